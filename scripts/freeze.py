@@ -8,9 +8,9 @@ there pip picks, inside pyproject.toml's ranges, the last release that still doe
 from __future__ import annotations
 
 import importlib.metadata as metadata
-import tomllib
 from pathlib import Path
 
+import tomllib
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name

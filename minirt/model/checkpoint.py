@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from minirt.errors import ModelLoadError
+from ..errors import ModelLoadError
 
 # Written into every folder that minirt converted: its format, its source, and the size of each file.
 MANIFEST = "minirt.json"
@@ -62,7 +62,7 @@ def _check_safetensors(path: Path, remedy: str) -> None:
             header = json.loads(file.read(length))
             ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ModelLoadError(f"Damaged weights: the header of {path} is not readable ({error}). {remedy}") from error
+            raise ModelLoadError(f"Damaged weights: {path} has no readable header ({error}). {remedy}") from error
     expected = 8 + length + max(ends, default=0)
     if size != expected:
         raise ModelLoadError(f"Damaged weights: {path} has {size} bytes, its header says {expected}. {remedy}")

