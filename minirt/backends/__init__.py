@@ -1,0 +1,1 @@
+"""What computes a forward: NativeBackend with torch, SimulatedBackend with the roofline model."""

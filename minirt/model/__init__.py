@@ -1,0 +1,1 @@
+"""The model: configuration, decoder, paged attention, loading and sampling."""

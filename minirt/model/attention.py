@@ -1,0 +1,148 @@
+"""The paged KV cache, and attention over it in plain torch.
+
+What it is: the readable version that every faster one is tested against. What it is not: fast at long
+contexts. For decode rows it gathers each row's blocks into one padded array and masks what is too long;
+that copy is exactly what a paged attention kernel saves (Kwon et al., 2023, "PagedAttention").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .config import ModelConfig
+
+if TYPE_CHECKING:
+    from ..backends.base import BatchArrays
+
+
+class PagedKV:
+    """Keys and values of every layer, in blocks.
+
+    data: [2, layers, num_blocks, block_size, kv_heads, head_dim]; keys[l] and values[l] are views of it with
+    the first two dimensions gone. Zeroed at the start, because a masked position still takes part in the
+    arithmetic and memory that was never written may hold NaN.
+    """
+
+    def __init__(
+        self, config: ModelConfig, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        shape = (2, config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim)
+        self.block_size = block_size
+        self.data = torch.zeros(shape, device=device, dtype=dtype)
+        self.keys: list[Tensor] = list(self.data[0].unbind(0))
+        self.values: list[Tensor] = list(self.data[1].unbind(0))
+
+    def write(self, layer: int, k: Tensor, v: Tensor, meta: AttentionMeta) -> None:
+        """Store k and v, [T, kv_heads, head_dim], each position in its slot; padding is stored nowhere."""
+        if meta.real is not None:
+            k, v = k[meta.real], v[meta.real]
+        self.keys[layer].flatten(0, 1).index_copy_(0, meta.slots, k)
+        self.values[layer].flatten(0, 1).index_copy_(0, meta.slots, v)
+
+
+@dataclass(slots=True)
+class PrefillRow:
+    """One row that computes several positions: first:last of the flat batch.
+
+    A row with nothing in the cache yet needs no more than that. Otherwise blocks holds the ids of its blocks,
+    context how many tokens are in them once this forward has written, and mask [last - first, context] says
+    which of them each position sees.
+    """
+
+    first: int
+    last: int
+    context: int
+    blocks: Tensor | None = None
+    mask: Tensor | None = None
+
+
+@dataclass(slots=True)
+class AttentionMeta:
+    """Where this forward's positions live; made once, used by every layer.
+
+    slots: [real positions] int64, block * block_size + offset. real: indices of the positions that are no
+    padding, or None where there is no padding. The first num_decode positions are decode rows: decode_blocks
+    [num_decode, W] int64 and decode_mask [num_decode, 1, 1, W * block_size] are theirs. decode_lens
+    [num_decode] int32 holds their context lengths, this position included.
+    """
+
+    slots: Tensor
+    real: Tensor | None
+    num_decode: int
+    decode_blocks: Tensor | None
+    decode_mask: Tensor | None
+    decode_lens: Tensor | None
+    prefill: list[PrefillRow]
+
+
+def make_meta(a: BatchArrays, block_size: int, device: torch.device) -> AttentionMeta:
+    """The AttentionMeta of a batch, on `device`."""
+    slots, real = a.slot_mapping, None
+    padded = slots < 0
+    if padded.any():
+        keep = (~padded).nonzero()[0]
+        slots, real = slots[keep], torch.from_numpy(keep).to(device)
+    n = a.num_decode
+    blocks = mask = lens = None
+    if n:
+        width = -(-int(a.context_lens[:n].max()) // block_size)
+        blocks = torch.from_numpy(a.block_tables[:n, :width]).to(device, torch.int64)
+        lens = torch.from_numpy(a.context_lens[:n]).to(device)
+        mask = (torch.arange(width * block_size, device=device) < lens[:, None])[:, None, None, :]
+    rows = []
+    for i in range(n, len(a.context_lens)):
+        first, last, context = int(a.query_start[i]), int(a.query_start[i + 1]), int(a.context_lens[i])
+        row = PrefillRow(first, last, context)
+        start = int(a.positions[first])
+        if start:
+            ids = a.block_tables[i, : -(-context // block_size)]
+            row.blocks = torch.from_numpy(ids).to(device, torch.int64)
+            at = torch.arange(start, start + last - first, device=device)
+            row.mask = torch.arange(context, device=device) <= at[:, None]
+        rows.append(row)
+    return AttentionMeta(torch.from_numpy(slots).to(device), real, n, blocks, mask, lens, rows)
+
+
+def paged_attention(q: Tensor, k: Tensor, v: Tensor, kv: PagedKV, layer: int, meta: AttentionMeta) -> Tensor:
+    """Attention of every position over its own row. q: [T, heads, head_dim]; k, v: [T, kv_heads, head_dim],
+    this forward's own, already written. Returns [T, heads, head_dim]."""
+    out = torch.empty_like(q)
+    n = meta.num_decode
+    if n:
+        out[:n] = _decode(q[:n], kv, layer, meta)
+    for row in meta.prefill:
+        span = slice(row.first, row.last)
+        if row.blocks is None:
+            out[span] = _row(q[span], k[span], v[span], None)
+        else:
+            past_k = kv.keys[layer][row.blocks].flatten(0, 1)[: row.context]
+            past_v = kv.values[layer][row.blocks].flatten(0, 1)[: row.context]
+            out[span] = _row(q[span], past_k, past_v, row.mask)
+    return out
+
+
+def _decode(q: Tensor, kv: PagedKV, layer: int, meta: AttentionMeta) -> Tensor:
+    """One query a row, all rows at once. q: [n, heads, head_dim]."""
+    n, heads, dim = q.shape
+    k = kv.keys[layer][meta.decode_blocks].flatten(1, 2).transpose(1, 2)  # [n, kv_heads, W * block_size, head_dim]
+    v = kv.values[layer][meta.decode_blocks].flatten(1, 2).transpose(1, 2)
+    # Grouped-query attention: the heads that share a key head stand where queries of one head would stand.
+    grouped = q.view(n, k.shape[1], heads // k.shape[1], dim)
+    return F.scaled_dot_product_attention(grouped, k, v, attn_mask=meta.decode_mask).reshape(n, heads, dim)
+
+
+def _row(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Many queries of one row; causal where mask is None. q: [t, heads, head_dim]; k, v: [c, kv_heads, head_dim]."""
+    t, heads, dim = q.shape
+    kv_heads = k.shape[1]
+    group = heads // kv_heads
+    q = q.view(t, kv_heads, group, dim).permute(1, 2, 0, 3)  # [kv_heads, group, t, head_dim]
+    k = k.transpose(0, 1)[:, None].expand(-1, group, -1, -1)  # seen by each head of the group, copied for none
+    v = v.transpose(0, 1)[:, None].expand(-1, group, -1, -1)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+    return out.permute(2, 0, 1, 3).reshape(t, heads, dim)

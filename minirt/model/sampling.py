@@ -1,0 +1,88 @@
+"""From logits to token ids: greedy, or a draw under temperature, top-k and top-p, for all rows at once.
+
+A draw depends on the request's seed and the position it fills, and on nothing else: not on the other
+rows of the batch, not on the policy, not on whether the request was preempted on the way. So each row
+gets its one random number from a hash of (seed, position), a counter-based generator (Salmon et al.,
+2011, "Parallel random numbers: as easy as 1, 2, 3"), instead of from a generator that keeps state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..request import SamplingParams
+
+
+def sample(logits: Tensor, params: Seq[SamplingParams], positions: Seq[int]) -> Tensor:
+    """Token ids [S] int64 for logits [S, vocab]. positions: the place in its sequence that each token will fill.
+
+    Rows with temperature 0 take the likeliest token, whatever the other rows do."""
+    greedy = logits.argmax(dim=-1)
+    rows = [i for i, p in enumerate(params) if p.temperature > 0]
+    if not rows:
+        return greedy
+    chosen = [params[i] for i in rows]
+    device = logits.device
+    at = torch.tensor(rows, device=device)
+    u = uniform([p.seed for p in chosen], [positions[i] for i in rows])
+    picked = logits[at] if len(rows) < len(params) else logits
+    drawn = _draw(picked.float(), chosen, torch.from_numpy(u).to(device))
+    return greedy.index_copy_(0, at, drawn)
+
+
+def _draw(logits: Tensor, params: Seq[SamplingParams], u: Tensor) -> Tensor:
+    """One token a row. logits: [S, vocab] float32; u: [S] in (0, 1]."""
+    device = logits.device
+    temperature = torch.tensor([p.temperature for p in params], device=device, dtype=torch.float32)
+    # The maximum goes first: a temperature near 0 then gives 0 and -inf instead of inf - inf.
+    scaled = (logits - logits.amax(-1, keepdim=True)) / temperature[:, None]
+    narrowed = [i for i, p in enumerate(params) if p.top_k > 0 or p.top_p < 1.0]
+    if narrowed:
+        at = torch.tensor(narrowed, device=device)
+        least = torch.full((len(params),), -torch.inf, device=device)
+        least.index_copy_(0, at, _threshold(scaled[at], [params[i] for i in narrowed]))
+        scaled = scaled.masked_fill(scaled < least[:, None], -torch.inf)
+    # Inverse transform: the first token at which the summed probability reaches u. u is above 0, so a token
+    # that was masked out (where the sum does not rise) is never the first.
+    cdf = scaled.softmax(-1, dtype=torch.float32).cumsum(-1)
+    return torch.searchsorted(cdf, u[:, None] * cdf[:, -1:]).squeeze(-1)
+
+
+def _threshold(scaled: Tensor, params: Seq[SamplingParams]) -> Tensor:
+    """The least logit each row keeps, [S]. Working with a value instead of a set of indices makes equal
+    logits share one fate, so that the result does not depend on how a sort breaks ties."""
+    vocab = scaled.shape[-1]
+    ks = [min(p.top_k, vocab) if p.top_k > 0 else vocab for p in params]
+    device = scaled.device
+    top = scaled.topk(max(ks), dim=-1).values if max(ks) < vocab else scaled.sort(-1, descending=True).values
+    last = torch.tensor(ks, device=device)[:, None] - 1
+    kept = top.masked_fill(torch.arange(top.shape[-1], device=device) > last, -torch.inf)
+    # Nucleus, after top-k as transformers has it: keep a token while the mass before it is below p.
+    p = torch.tensor([q.top_p for q in params], device=device, dtype=torch.float32)[:, None]
+    probs = kept.softmax(-1)
+    before = probs.cumsum(-1) - probs
+    count = ((before < p) & (kept > -torch.inf)).sum(-1, keepdim=True).clamp_min(1)
+    count = torch.where(p < 1.0, count, last + 1)
+    return top.gather(-1, count - 1).squeeze(-1)
+
+
+def uniform(seeds: Seq[int], positions: Seq[int]) -> NDArray[np.float32]:
+    """One number in (0, 1] for each (seed, position), from splitmix64's mixing function (Steele et al., 2014)."""
+    mask = (1 << 64) - 1
+    with np.errstate(over="ignore"):  # arithmetic modulo 2 ** 64 is what is wanted
+        x = _mix(np.array([s & mask for s in seeds], dtype=np.uint64))
+        x = _mix(x + np.asarray(positions, dtype=np.uint64))
+    # 24 bits are what a float32 holds exactly.
+    return (((x >> np.uint64(40)).astype(np.int64) + 1) / float(1 << 24)).astype(np.float32)
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
