@@ -1,0 +1,50 @@
+"""The small runtime of the course's source chapter: prefill up to a budget, then decode everyone; fail fast.
+
+Prefill and decode are separate forwards of one step, which keeps shapes simple and makes every decode wait for
+the step's prefill. There is no preemption: a decode that finds no free block ends that request with an error.
+"""
+
+from __future__ import annotations
+
+from ..errors import ConfigError
+from .base import State, StepPlan
+from .planner import Planner
+
+MAX_TOKENS_PER_PREFILL_CHUNK = 1024
+MAX_TOKENS_PER_PREFILL_STEP = 8192
+
+
+class MiniRuntimePolicy:
+    """FCFS. chunk: most prompt tokens of one request in a step; step_budget: most prompt tokens of all together."""
+
+    name = "mini-runtime"
+
+    def __init__(
+        self, chunk: int = MAX_TOKENS_PER_PREFILL_CHUNK, step_budget: int = MAX_TOKENS_PER_PREFILL_STEP
+    ) -> None:
+        if chunk < 1 or step_budget < 1:
+            raise ConfigError(f"chunk={chunk} and step_budget={step_budget} must be at least 1 token.")
+        self.chunk, self.step_budget = chunk, step_budget
+
+    def plan(self, state: State) -> StepPlan:
+        p = Planner(state, mixed=False)
+        for seq in state.running:
+            if not p.decode(seq):
+                p.fail(seq, _no_block(len(seq.tokens), state))
+        p.budget = self.step_budget
+        for seq in state.prefilling:
+            if p.budget < 1 or p.prefill(seq, self.chunk) or p.plan.decode:
+                continue  # it has a chunk, or waits for budget, or for blocks that running requests will free
+            p.fail(seq, _no_block(seq.num_computed + 1, state))
+        for seq in state.waiting:
+            if not p.admit(seq, chunk=self.chunk):
+                break  # first come, first served: nobody overtakes
+        return p.plan
+
+
+def _no_block(num_tokens: int, state: State) -> str:
+    limits = state.limits
+    return (
+        f"no free KV block for token {num_tokens}: all {limits.num_blocks} blocks of {limits.block_size} tokens are "
+        "in use, and this policy does not preempt. Raise num_blocks, lower max_batch_size, or use policy='vllm'."
+    )

@@ -1,0 +1,92 @@
+"""vLLM's scheduler: one token budget a step; decodes first, then unfinished prefills, then waiting requests.
+
+Kwon et al., SOSP 2023, for paging and preemption; the order and the single budget are those of the current
+engine (vllm/v1/core/sched/scheduler.py), chunked prefill mixed with decodes is Sarathi-Serve's (Agrawal et al.,
+OSDI 2024). When blocks run out the request with the lowest priority, and among those the last admitted, is
+preempted. The first engine could swap its KV to host memory; the current one only recomputes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Literal
+
+from ..errors import ConfigError
+from ..request import RequestState, Sequence
+from .base import State, StepPlan
+from .planner import Planner
+
+
+class VllmPolicy:
+    """max_num_batched_tokens: token positions a step may compute. preemption: "recompute" or "swap" (which falls
+    back to recompute when host memory is full). watermark: share of blocks that an admission must leave free,
+    so that it does not cause a preemption at once. enable_chunked_prefill: a prompt may be cut to fit the budget.
+    """
+
+    name = "vllm"
+
+    def __init__(
+        self,
+        max_num_batched_tokens: int = 2048,
+        preemption: Literal["recompute", "swap"] = "recompute",
+        watermark: float = 0.01,
+        enable_chunked_prefill: bool = True,
+        prefix_caching: bool = False,
+    ) -> None:
+        if max_num_batched_tokens < 1:
+            raise ConfigError(f"max_num_batched_tokens={max_num_batched_tokens} must be at least 1.")
+        if preemption not in ("recompute", "swap"):
+            raise ConfigError(f'preemption={preemption!r} must be "recompute" or "swap".')
+        if not 0 <= watermark < 1:
+            raise ConfigError(f"watermark={watermark} is a share of the blocks: at least 0 and below 1.")
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.preemption: Literal["recompute", "swap"] = preemption
+        self.watermark = watermark
+        self.enable_chunked_prefill = enable_chunked_prefill
+        self.prefix_caching = prefix_caching
+
+    def plan(self, state: State) -> StepPlan:
+        p = Planner(state, budget=self.max_num_batched_tokens)
+        # Who is served first is preempted last: priority, then order of admission.
+        line = deque(sorted([*state.running, *state.prefilling], key=lambda s: (s.priority, s.admitted_order)))
+        prefills: deque[Sequence] = deque()
+        while line:
+            seq = line.popleft()
+            if seq.state is RequestState.PREFILLING:
+                prefills.append(seq)
+                continue
+            while p.budget > 0 and not p.decode(seq):
+                victim = line.pop() if line else prefills.pop() if prefills else seq
+                self._preempt(p, victim)
+                if victim is seq:
+                    break
+        while prefills and p.budget > 0:
+            if p.prefill(prefills[0]):
+                prefills.popleft()
+            else:
+                self._preempt(p, prefills.pop())
+        keep = math.ceil(self.watermark * state.limits.num_blocks) if p.plan.decode or p.plan.prefill else 0
+        if not p.plan.preempt:
+            self._let_in(p, state, keep)
+        return p.plan
+
+    def _preempt(self, p: Planner, seq: Sequence) -> None:
+        if self.preemption == "recompute" or not p.preempt(seq, "swap"):
+            p.preempt(seq, "recompute")
+
+    def _let_in(self, p: Planner, state: State, keep: int) -> None:
+        for seq in state.swapped:  # they were here before
+            if p.budget < 1 or not p.resume(seq, keep):
+                return
+            p.decode(seq) if seq.remaining == 1 else p.prefill(seq)
+        for seq in state.waiting:
+            whole = seq.remaining
+            if not self.enable_chunked_prefill and whole > p.budget:
+                if whole > self.max_num_batched_tokens and not p.plan.decode and not p.plan.prefill:
+                    p.refuse(seq, f"its prompt has {whole} tokens, a step computes {self.max_num_batched_tokens} and "
+                             "chunked prefill is off. Raise max_num_batched_tokens or enable_chunked_prefill.")
+                    continue
+                return
+            if not p.admit(seq, keep=keep):
+                return

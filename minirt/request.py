@@ -1,0 +1,193 @@
+"""What a caller asks for (Request), what the engine knows of it (Sequence), what comes back (Output).
+
+A Request is a description and never changes, so that one list of requests can be served by
+several engines and compared. All that moves while it is served lives in a Sequence, which the
+engine makes for it and a policy may read.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .errors import RequestError
+
+if TYPE_CHECKING:
+    from .blocks import BlockTable
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen from the logits.
+
+    temperature: 0 is greedy; otherwise logits are divided by it.
+    top_k: keep the k likeliest tokens (0 = all). top_p: keep the smallest set whose probability
+    reaches p (1.0 = all; Holtzman et al., 2020). seed: draws depend on (seed, position) alone,
+    never on what else is in the batch.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+
+class RequestState(str, enum.Enum):
+    """Where a request is in its life. A preempted request goes back to WAITING (recompute) or SWAPPED."""
+
+    ARRIVING = "arriving"  # its arrival time has not come yet
+    WAITING = "waiting"
+    PREFILLING = "prefilling"
+    RUNNING = "running"
+    SWAPPED = "swapped"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt to be continued.
+
+    prompt: text (the model's chat template is applied where it has one), or prompt_ids: token ids
+    taken as they are; exactly one of the two. max_new_tokens: at least 1. arrival: when it joins the
+    queue, in the clock's unit (steps or seconds). priority: lower is served first. temperature, top_p,
+    top_k, seed: see SamplingParams. stop: strings that end the answer; they are not part of it.
+    name: a label for pictures. Raises RequestError on a value that can't be served.
+    """
+
+    prompt: str | None = None
+    prompt_ids: tuple[int, ...] | list[int] | None = None
+    max_new_tokens: int = 64
+    arrival: float = 0.0
+    ignore_eos: bool = False
+    priority: int = 0
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop: tuple[str, ...] | list[str] | str | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.prompt is None) == (self.prompt_ids is None):
+            raise RequestError("a request needs exactly one of prompt= (text) and prompt_ids= (token ids).")
+        if self.prompt is not None and not isinstance(self.prompt, str):
+            raise RequestError(
+                f"prompt= must be a string, not {type(self.prompt).__name__}; for token ids use prompt_ids=."
+            )
+        if self.prompt is not None and not self.prompt.strip():
+            raise RequestError("prompt= is empty: there is nothing to continue. Pass at least one word.")
+        if self.prompt_ids is not None:
+            object.__setattr__(self, "prompt_ids", _checked_ids(self.prompt_ids))
+        _check_int("max_new_tokens", self.max_new_tokens, 1, "ask for at least one token")
+        _check_int("top_k", self.top_k, 0, "0 keeps all tokens")
+        if not self.arrival >= 0.0:
+            raise RequestError(f"arrival={self.arrival} must be 0 or later.")
+        if not 0.0 <= self.temperature < float("inf"):
+            raise RequestError(f"temperature={self.temperature} must be 0 (greedy) or a positive number.")
+        if not 0.0 < self.top_p <= 1.0:
+            raise RequestError(f"top_p={self.top_p} must be above 0 and at most 1 (1 keeps all tokens).")
+        stop = self.stop
+        if stop is not None:
+            stop = (stop,) if isinstance(stop, str) else tuple(stop)
+            if not all(isinstance(s, str) and s for s in stop):
+                raise RequestError(f"stop={self.stop!r} must be one or more strings that are not empty.")
+            object.__setattr__(self, "stop", stop)
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The sampling part of this request."""
+        return SamplingParams(self.temperature, self.top_k, self.top_p, self.seed or 0)
+
+
+def _check_int(name: str, value: object, least: int, hint: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise RequestError(f"{name}={value!r} must be a whole number of at least {least} ({hint}).")
+
+
+def _checked_ids(ids: Iterable[int]) -> tuple[int, ...]:
+    try:
+        out = tuple(int(i) for i in ids)
+    except (TypeError, ValueError) as e:
+        raise RequestError(f"prompt_ids= must be a sequence of whole numbers ({e}).") from None
+    if not out:
+        raise RequestError("prompt_ids= is empty: there is nothing to continue. Pass at least one token id.")
+    if min(out) < 0:
+        raise RequestError(f"prompt_ids= holds the negative id {min(out)}; ids start at 0.")
+    return out
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request while it is served: its tokens, how many of them are in the KV cache, its slot and blocks.
+
+    One rule covers prefill, decode and recompute: `tokens` holds prompt and answer so far, `num_computed`
+    of them are in the cache, and a forward computes some of the `remaining`. When remaining reaches 0
+    the last position's logits give the next token. A decode is simply remaining == 1.
+    """
+
+    id: int
+    request: Request
+    tokens: list[int]
+    num_prompt: int
+    arrival: float
+    state: RequestState = RequestState.ARRIVING
+    num_computed: int = 0
+    slot: int = -1
+    table: BlockTable | None = None
+    admitted_order: int = -1  # rises with every admission: the last admitted has the largest
+    num_preempted: int = 0
+    finish_reason: str | None = None
+    error: str | None = None
+    ended: bool = False  # its answer is complete; under a static batch it may still hold its slot
+    num_swapped: int = 0  # blocks it owns in host memory while SWAPPED
+    num_wasted: int = 0  # steps in which it was computed after its end
+    last_row: int = -1  # the last step that gave it a row
+    passed_over: int = 0  # later arrivals admitted before it
+    priority: int = 0
+    max_new_tokens: int = 0
+    detokenizer: Any = None  # made when its text is followed token by token
+    hashes: list[int] = field(default_factory=list)  # prefix hash of each full block of `tokens`
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that are known but not yet in the KV cache."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def num_generated(self) -> int:
+        """Answer tokens produced so far."""
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def max_total(self) -> int:
+        """Tokens the KV cache must hold at most: the last generated token is never fed back."""
+        return self.num_prompt + self.max_new_tokens - 1
+
+    @property
+    def output_ids(self) -> list[int]:
+        """Answer tokens produced so far."""
+        return self.tokens[self.num_prompt :]
+
+
+@dataclass(slots=True)
+class Output:
+    """What a request came to.
+
+    finish_reason: "stop" (end of sequence or stop string), "length" (max_new_tokens), "rejected"
+    (could never be served), "aborted" (by the caller, an interrupt, or because it failed on the way).
+    error says why for the last two. token_ids holds no end-of-sequence id. arrival, first_token_time
+    and finish_time are in the clock's unit; None where it never came to that.
+    """
+
+    id: int
+    request: Request
+    prompt_ids: list[int]
+    token_ids: list[int]
+    text: str
+    finish_reason: str
+    error: str | None = None
+    arrival: float = 0.0
+    first_token_time: float | None = None
+    finish_time: float | None = None

@@ -1,0 +1,170 @@
+"""Invariants 1 to 5 of the design, under random requests, aborts, failures and tiny pools, for every policy.
+
+The backend is tests/fake_backend.py, whose tokens depend on what is really in the blocks. The number of examples
+is MINIRT_EXAMPLES (default 60; 1000 before a release).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from minirt import Engine, ModelClock, Request, StepClock, Trace
+from minirt.metrics import RunMetrics
+from tests.fake_backend import VOCAB, FakeBackend, expected
+
+EXAMPLES = int(os.environ.get("MINIRT_EXAMPLES", "60"))
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "static": ("static", {}),
+    "static-wait": ("static", {"max_wait": 3.0}),
+    "mini-runtime": ("mini-runtime", {"chunk": 4, "step_budget": 9}),
+    "vllm": ("vllm", {"max_num_batched_tokens": 11}),
+    "vllm-prefix": ("vllm", {"max_num_batched_tokens": 7, "prefix_caching": True, "watermark": 0.2}),
+    "vllm-swap": ("vllm", {"max_num_batched_tokens": 16, "preemption": "swap", "host_blocks": 6}),
+    "vllm-swap-prefix": ("vllm", {"preemption": "swap", "prefix_caching": True, "watermark": 0.0}),
+    "vllm-unchunked": ("vllm", {"max_num_batched_tokens": 24, "enable_chunked_prefill": False}),
+}
+
+# Few distinct prompts beginnings, so that prefixes are really shared.
+heads = st.sampled_from([[], [1, 2, 3, 4], [1, 2, 3, 4, 5, 6, 7, 8], [9] * 12])
+prompts = st.builds(lambda h, t: h + t, heads, st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20))
+
+
+class Serving(RuleBasedStateMachine):
+    """One engine, driven by hand; every invariant is checked after every rule."""
+
+    variant = "vllm"
+
+    @initialize(
+        blocks=st.integers(3, 14),
+        block_size=st.sampled_from([1, 2, 4, 8]),
+        slots=st.integers(1, 5),
+        model_clock=st.booleans(),
+    )
+    def make(self, blocks: int, block_size: int, slots: int, model_clock: bool) -> None:
+        name, options = VARIANTS[self.variant]
+        clock = ModelClock() if model_clock else StepClock()
+        self.backend = FakeBackend(max_model_len=128)
+        self.eng = Engine(
+            self.backend, name, max_batch_size=slots, num_blocks=blocks, block_size=block_size, clock=clock, **options
+        )
+        self.asked: dict[int, Request] = {}
+        self.ends: dict[int, int] = {}
+        self.events_seen = 0
+
+    @rule(
+        prompt=prompts,
+        n=st.integers(1, 12),
+        later=st.sampled_from([0.0, 0.0, 1.5, 6.0]),
+        ignore_eos=st.booleans(),
+        priority=st.sampled_from([0, 0, 0, 1]),
+    )
+    def add(self, prompt: list[int], n: int, later: float, ignore_eos: bool, priority: int) -> None:
+        request = Request(
+            prompt_ids=prompt, max_new_tokens=n, arrival=self.eng.clock.now() + later, ignore_eos=ignore_eos,
+            priority=priority,
+        )  # fmt: skip
+        self.asked[self.eng.add(request)] = request
+
+    @precondition(lambda self: self.eng.has_work)
+    @rule(n=st.integers(1, 6))
+    def step(self, n: int) -> None:
+        for _ in range(n):
+            if self.eng.has_work:
+                record = self.eng.step()
+                assert record.step == self.eng.step_count - 1
+                assert len(set(record.emitted)) == len(record.emitted), "two tokens for one request in one step"
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        self.eng.abort(data.draw(st.sampled_from(sorted(self.asked))))
+
+    @precondition(lambda self: self.eng.has_work)
+    @rule(error=st.sampled_from([RuntimeError, KeyboardInterrupt]))
+    def fail(self, error: type[BaseException]) -> None:
+        self.backend.fail_at, self.backend.error = self.backend.calls + 1, error
+        try:
+            self.eng.step()
+        except error:
+            assert not self.eng.running and not self.eng.prefilling and not self.eng.swapped and not self.eng.ended
+        finally:
+            self.backend.fail_at = None
+
+    @invariant()
+    def tokens_are_those_of_the_request_alone(self) -> None:
+        for i, request in getattr(self, "asked", {}).items():
+            want = expected(list(request.prompt_ids or ()), request.max_new_tokens, request.ignore_eos)
+            out = self.eng.outputs.get(i)
+            if out is None:
+                got = self.eng._seqs[i].output_ids
+                assert got == want[: len(got)]
+            elif out.finish_reason in ("stop", "length"):
+                assert out.token_ids == want
+                assert (out.finish_reason == "length") == (len(want) == request.max_new_tokens)
+            else:
+                assert out.error and out.token_ids == want[: len(out.token_ids)]
+
+    @invariant()
+    def blocks_have_their_owners(self) -> None:
+        if not hasattr(self, "eng"):
+            return
+        holders = [*self.eng.running.values(), *self.eng.prefilling.values(), *self.eng.ended.values()]
+        self.eng.pool.check(s.table for s in holders if s.table is not None)
+        slots = [s.slot for s in holders]
+        assert len(set(slots)) == len(slots) and sorted(slots + self.eng._free_slots) == list(
+            range(self.eng.limits.max_batch_size)
+        )
+        assert self.eng._host_used == sum(s.num_swapped for s in self.eng.swapped.values())
+        assert set(self.backend.host) == set(self.eng.swapped)
+
+    @invariant()
+    def every_request_ends_at_most_once(self) -> None:
+        if not hasattr(self, "eng"):
+            return
+        ends = [e.id for s in self.eng.trace for e in s.events if e.kind in ("finished", "rejected", "aborted")]
+        ends += [e.id for e in self.eng._pending_events if e.kind in ("finished", "rejected", "aborted")]
+        assert sorted(ends) == sorted(self.eng.outputs)
+        assert set(self.eng.outputs) | set(self.eng._seqs) == set(self.asked)
+
+    def teardown(self) -> None:
+        """All that is left is served; then nothing may be held, and the trace alone must give the metrics."""
+        if not hasattr(self, "eng"):
+            return
+        for _ in range(5000):
+            if not self.eng.has_work:
+                break
+            self.eng.step()
+        assert not self.eng.has_work, "the run hangs"
+        assert set(self.eng.outputs) == set(self.asked)
+        self.tokens_are_those_of_the_request_alone()
+        self.eng.pool.check([])
+        assert self.eng.pool.num_used == 0 and not self.backend.host
+        if len(self.eng.trace):
+            self.trace_replays()
+
+    def trace_replays(self) -> None:
+        import tempfile
+        from pathlib import Path
+
+        with tempfile.TemporaryDirectory() as d:
+            path = Path(d) / "t.jsonl"
+            self.eng.trace.save(path)
+            again = Trace.load(path)
+        assert RunMetrics.from_trace(again).to_dict() == RunMetrics.from_trace(self.eng.trace).to_dict()
+        assert len(again) == len(self.eng.trace) and again.outputs == self.eng.trace.outputs
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_invariants(variant: str) -> None:
+    machine = type(f"Serving_{variant}", (Serving,), {"variant": variant})
+    machine.TestCase.settings = settings(  # type: ignore[attr-defined]
+        max_examples=EXAMPLES, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    machine.TestCase("runTest").runTest()  # type: ignore[attr-defined]
