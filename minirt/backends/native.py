@@ -34,27 +34,29 @@ class NativeBackend:
         self.vocab_size = lm.config.vocab_size
         self.max_model_len = lm.config.max_model_len
         self.kv: PagedKV | None = None
-        self.host: Tensor | None = None
-        self._host_free: list[int] = []
-        self._swapped: dict[int, list[int]] = {}
+        self._swapped: dict[int, Tensor] = {}  # by sequence: [2, layers, blocks, block_size, kv_heads, head_dim]
 
     def start(self, num_blocks: int, block_size: int, host_blocks: int) -> None:
-        """Make the KV pool, and one of host_blocks in host memory for swapping. An earlier one is given back."""
-        self.kv = self.host = None
+        """Make the KV pool; an earlier one is given back. host_blocks bounds what the engine may swap out at once;
+        host memory is taken only when a block is. Raises ConfigError with the bytes asked for and the bytes free."""
+        self.kv = None
         self._swapped.clear()
         block = block_size * self.lm.config.kv_elements_per_token * self.dtype.itemsize
-        _check_fits(num_blocks * block, num_blocks, block, self.device, "num_blocks")
-        host = torch.device("cpu")
-        both = (num_blocks + host_blocks if self.device.type == "cpu" else host_blocks) * block
-        _check_fits(both, host_blocks, block, host, "host_blocks")
+        need, free = num_blocks * block, free_bytes(self.device)
+        # Asked first, because a zeroed CPU pool takes its pages only when they are written: it would seem to fit.
+        if free is not None and need > free:
+            raise ConfigError(
+                f"num_blocks={num_blocks} blocks of {block:,} bytes make a KV pool of {need:,} bytes on {self.device}, "
+                f"but only {free:,} bytes are free there. Use at most {free // block} blocks."
+            )
         try:
             self.kv = PagedKV(self.lm.config, num_blocks, block_size, self.device, self.dtype)
-            shape = (*self.kv.data.shape[:2], host_blocks, *self.kv.data.shape[3:])
-            self.host = torch.empty(shape, dtype=self.dtype, pin_memory=self.device.type == "cuda" and host_blocks > 0)
-        except (RuntimeError, MemoryError) as e:  # the estimate said yes and the allocator says no
-            self.kv = self.host = None
-            raise ConfigError(f"a KV pool of {num_blocks} blocks, {num_blocks * block:,} bytes, can't be had: {e}") from e
-        self._host_free = list(range(host_blocks))
+        except (RuntimeError, MemoryError) as e:  # free, yet not to be had in one piece
+            free_text = "unknown" if free is None else f"{free:,}"
+            raise ConfigError(
+                f"a KV pool of num_blocks={num_blocks} blocks, {need:,} bytes, can't be had on {self.device} "
+                f"(free: {free_text} bytes). Use fewer blocks. The allocator says: {e}"
+            ) from e
 
     def execute(self, batch: ForwardBatch) -> list[int | None]:
         """Run the forward. One token id for each sampled row; None where it is an EOS id and the request minds it."""
@@ -86,28 +88,20 @@ class NativeBackend:
         return self.lm.decoder.logits(hidden[torch.from_numpy(a.last).to(self.device)])
 
     def copy_out(self, seq_id: int, blocks: Seq[int]) -> None:
-        """Copy blocks to the host pool (swap out)."""
-        assert self.kv is not None and self.host is not None  # the engine has called start
-        if len(blocks) > len(self._host_free):
-            raise ConfigError(
-                f"swapping out {len(blocks)} blocks needs more than the {len(self._host_free)} free host blocks; "
-                "raise host_blocks."
-            )
-        places = self._host_free[: len(blocks)]
-        self.host[:, :, places] = self.kv.data[:, :, list(blocks)].to("cpu")
-        del self._host_free[: len(blocks)]  # only once the copy is there: an interrupt before loses nothing
-        self._swapped[seq_id] = places
+        """Copy the blocks of every layer to host memory under seq_id (swap out)."""
+        assert self.kv is not None  # the engine has called start
+        self._swapped[seq_id] = self.kv.data[:, :, list(blocks)].to("cpu")
 
     def copy_in(self, seq_id: int, blocks: Seq[int]) -> None:
         """Copy what copy_out kept into `blocks`, the first ones where there are fewer, and forget it (swap in)."""
-        assert self.kv is not None and self.host is not None
-        places = self._swapped[seq_id][: len(blocks)]
-        self.kv.data[:, :, list(blocks)] = self.host[:, :, places].to(self.device)
-        self.drop(seq_id)
+        assert self.kv is not None
+        kept = self._swapped[seq_id][:, :, : len(blocks)]
+        self.kv.data[:, :, list(blocks)] = kept.to(self.device)
+        del self._swapped[seq_id]  # only once the copy is there: an interrupt before this loses nothing
 
     def drop(self, seq_id: int) -> None:
         """Forget what copy_out kept for seq_id; nothing happens where it kept nothing."""
-        self._host_free.extend(self._swapped.pop(seq_id, ()))
+        self._swapped.pop(seq_id, None)
 
     def encode(self, prompt: str) -> list[int]:
         """Token ids of a prompt, through the chat template where there is one. Raises RequestError."""
@@ -116,12 +110,14 @@ class NativeBackend:
             raise RequestError(f"prompt={prompt!r} comes to no tokens at all; there is nothing to continue.")
         return ids
 
+    def detokenizer(self) -> IncrementalDetokenizer | None:
+        """A new incremental decoder, or None without a tokenizer."""
+        return IncrementalDetokenizer(self.lm.tokenizer) if self.lm.tokenizer is not None else None
+
     def pieces(self, token_ids: Seq[int]) -> list[str]:
         """The text each token adds; empty while a character is not whole, and always without a tokenizer."""
-        if self.lm.tokenizer is None:
-            return [""] * len(token_ids)
-        detokenizer = IncrementalDetokenizer(self.lm.tokenizer)
-        return [detokenizer.push(t) for t in token_ids]
+        detokenizer = self.detokenizer()
+        return [detokenizer.push(t) if detokenizer else "" for t in token_ids]
 
     def describe(self) -> dict[str, Any]:
         """What the trace's header says of this backend."""
@@ -139,13 +135,3 @@ class NativeBackend:
             "torch": torch.__version__,
             "notes": list(self.lm.notes),
         }
-
-
-def _check_fits(need: int, blocks: int, block: int, device: torch.device, setting: str) -> None:
-    """Refuse a pool before the system kills the process for it: a zeroed CPU pool takes its pages only later."""
-    free = free_bytes(device)
-    if blocks and free is not None and need > free:
-        raise ConfigError(
-            f"{setting}={blocks} blocks of {block:,} bytes make a KV pool of {need:,} bytes on {device}, but only "
-            f"{free:,} bytes are free there. Use at most {max(free // block, 0)} blocks."
-        )

@@ -207,7 +207,7 @@ class _Checkpoint:
         self.files: dict[str, str] = {}
         for path in _files(folder):
             handle = _open(path)
-            for name in handle.keys():
+            for name in handle.keys():  # noqa: SIM118 (a safetensors handle is no dict)
                 self.where[name], self.files[name] = handle, str(path)
         # Older exports store RoPE's frequencies, and tied ones sometimes the head: both are made from the rest.
         extra = {n for n in self.where if n not in self.shapes and not n.endswith("rotary_emb.inv_freq")}
