@@ -83,7 +83,9 @@ class PercentileTable:
         lows = sum(w * low for w, low, _ in stretches)
         highs = sum(w * high for w, _, high in stretches)
         if not lows < self.mean < highs:
-            raise ConfigError(f"{self.name}: mean={self.mean} is outside what the points allow: {lows:.1f} to {highs:.1f}.")
+            raise ConfigError(
+                f"{self.name}: mean={self.mean} is outside what the points allow: {lows:.1f} to {highs:.1f}."
+            )
         return (highs - lows) / (self.mean - lows) - 1
 
     def quantile(self, percent: float) -> float:

@@ -78,6 +78,10 @@ class SimulatedBackend:
         """No text: an empty piece a token."""
         return [""] * len(token_ids)
 
+    def detokenizer(self) -> None:
+        """No text to stream, and so no stop strings either."""
+        return None
+
     def describe(self) -> dict[str, Any]:
         """For the trace's header: what was simulated and by which costs."""
         return {
