@@ -129,7 +129,9 @@ def explain_pip(lines: list[str], log: Path) -> str:
             "(8 GB with CUDA). Free some, then run the same command again."
         )
     if NETWORK.search(text):
-        return f"no network: pip could not reach its package index. Check the connection or proxy, then run again ({log})."
+        return (
+            f"no network: pip could not reach its package index. Check the connection or proxy, then run again ({log})."
+        )
     return f"pip failed: {why[:300]} (all of its output: {log})"
 
 

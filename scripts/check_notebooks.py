@@ -59,7 +59,9 @@ def is_ignored(cell: nbformat.NotebookNode) -> bool:
 
 def is_skipped(cell: nbformat.NotebookNode) -> bool:
     """Is this cell kept from being run at all?"""
-    return "nbval-skip" in cell.metadata.get("tags", []) or re.search(r"^\s*#\s*NBVAL_SKIP", cell.source, re.M) is not None
+    return (
+        "nbval-skip" in cell.metadata.get("tags", []) or re.search(r"^\s*#\s*NBVAL_SKIP", cell.source, re.M) is not None
+    )
 
 
 def problems(notebook: nbformat.NotebookNode) -> list[str]:
@@ -122,7 +124,14 @@ def main() -> int:
     if failed:
         return 1
     if options.nbval:
-        command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", f"--nbval-sanitize-with={SANITIZE}"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--nbval",
+            "--nbval-current-env",
+            f"--nbval-sanitize-with={SANITIZE}",
+        ]
         command += [f"--nbval-cell-timeout={CELL_LIMIT_S}", "-p", "no:cacheprovider", *map(str, paths)]
         return subprocess.run(command, cwd=ROOT).returncode
     return 0
