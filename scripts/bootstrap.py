@@ -172,8 +172,9 @@ def ensure_packages(extras: str = "dev") -> None:
         )
     say(f"2/4 installing minirt[{extras}] as pinned in constraints.txt (a few minutes the first time)")
     started = time.monotonic()
-    major = subprocess.run([str(PYTHON), "-m", "pip", "--version"], capture_output=True, text=True).stdout.split()[1]
-    if int(major.split(".")[0]) < 23:  # older ones cannot install pyproject.toml projects in place
+    probe = [str(PYTHON), "-c", "import pip; print(pip.__version__)"]
+    have = subprocess.run(probe, capture_output=True, text=True).stdout
+    if int(have.split(".")[0]) < 23:  # older ones cannot install pyproject.toml projects in place
         run_pip(PYTHON, ["--upgrade", "pip"], "upgrading pip", LOG)
     run_pip(PYTHON, ["-c", "constraints.txt", "-e", f".[{extras}]"], "installing", LOG)
     stamp.write_text(wanted)
