@@ -12,6 +12,7 @@ one line that says what and what to do; the whole of pip's output is in .venv/se
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -64,6 +65,14 @@ def free_gb(folder: Path) -> float:
     return shutil.disk_usage(folder).free / 1e9
 
 
+def no_space() -> str:
+    """The line for a full disk."""
+    return (
+        f"no disk space: {free_gb(ROOT):.1f} GB free at {ROOT}, about {NEEDED_GB:.0f} GB needed (8 GB with a CUDA torch). "
+        "Free some, then run the same command again."
+    )
+
+
 class Ticker:
     """Shows that a long step is alive: rewrites one line on a terminal, adds a line every 20 s elsewhere (a CI log)."""
 
@@ -95,7 +104,9 @@ class Ticker:
 
 def run_pip(python: Path, arguments: list[str], step: str, log: Path) -> None:
     """pip install with its output summed up in one moving line; raises Stop with the reason in one line."""
-    command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off", *arguments]
+    # Compiling every module of torch and transformers takes longer than unpacking them; Python compiles what it uses.
+    command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-compile", "--progress-bar=off"]
+    command += arguments
     lines: list[str] = []
     packages = 0
     with log.open("a", encoding="utf-8") as file, Ticker(step) as ticker:
@@ -124,10 +135,7 @@ def explain_pip(lines: list[str], log: Path) -> str:
     errors = [line for line in lines if line.startswith("ERROR:")]
     why = errors[0].removeprefix("ERROR: ") if errors else (lines[-1] if lines else "no output")
     if DISK.search(text):
-        return (
-            f"no disk space: {free_gb(ROOT):.1f} GB free at {ROOT}, about {NEEDED_GB:.0f} GB needed "
-            "(8 GB with CUDA). Free some, then run the same command again."
-        )
+        return no_space()
     if NETWORK.search(text):
         return (
             f"no network: pip could not reach its package index. Check the connection or proxy, then run again ({log})."
@@ -156,7 +164,7 @@ def ensure_venv() -> None:
     if made.returncode:
         why = " ".join((made.stdout + made.stderr).split())[-300:]
         if DISK.search(why):
-            raise Stop(f"no disk space: {free_gb(ROOT):.1f} GB free at {ROOT}, about {NEEDED_GB:.0f} GB needed.")
+            raise Stop(no_space())
         raise Stop(f"could not make {VENV}: {why} (on Debian or Ubuntu: apt-get install python3-venv)")
 
 
@@ -167,9 +175,7 @@ def ensure_packages(extras: str = "dev") -> None:
     if stamp.exists() and stamp.read_text() == wanted:
         return
     if free_gb(ROOT) < NEEDED_GB and not (VENV / ".stamp-dev").exists():
-        raise Stop(
-            f"no disk space: {free_gb(ROOT):.1f} GB free at {ROOT}, about {NEEDED_GB:.0f} GB needed (8 GB with CUDA)."
-        )
+        raise Stop(no_space())
     say(f"2/4 installing minirt[{extras}] as pinned in constraints.txt (a few minutes the first time)")
     started = time.monotonic()
     probe = [str(PYTHON), "-c", "import pip; print(pip.__version__)"]
@@ -271,6 +277,11 @@ def main(arguments: list[str]) -> int:
                 return 2
     except Stop as stop:
         print(f"minirt: {stop}", file=sys.stderr, flush=True)
+        return 1
+    except OSError as error:  # a full disk also stops our own log and stamps
+        if error.errno != errno.ENOSPC:
+            raise
+        print(f"minirt: {no_space()}", file=sys.stderr, flush=True)
         return 1
     except KeyboardInterrupt:
         print("\nminirt: interrupted; run the same command to go on.", file=sys.stderr, flush=True)

@@ -229,6 +229,18 @@ def test_too_little_disk_is_said_before_the_download(
     assert not [step for step in steps if step.startswith("pip")]
 
 
+def test_a_disk_that_fills_up_ends_in_one_line(
+    clone: Path, steps: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(bootstrap, "run_pip", full)
+    assert bootstrap.main(["setup"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("minirt: no disk space: ") and error.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("output", "message"),
     [
