@@ -1,0 +1,122 @@
+// The player: four modes over one trace.
+
+import { h, onTheme, setText, translator, unpack } from "./base.js";
+import { TraceModel } from "./model.js";
+import { DoneMode, MonitorMode, StartMode } from "./modes.js";
+import { Stage } from "./stage.js";
+import { Transport } from "./transport.js";
+
+const MODES = ["start", "run", "monitor", "done"];
+
+export class PlayerView {
+  /** extra: nodes between the head and the stage (the live run's controls); onAbort: lets a row be stopped. */
+  constructor(el, model, { lang = "zh", mode = "start", title = "", speed = 4, extra = null, onAbort = null } = {}) {
+    const t = (this.t = translator(lang));
+    this.model = model;
+    this.root = h("div.mrt", { lang: lang === "zh" ? "zh-CN" : "en", "data-mode": mode, "aria-label": t("player") });
+    const onSeek = (step) => this.transport.seek(step);
+    this.views = {
+      start: new StartMode(model, { t, onStart: () => this.begin() }),
+      run: new Stage(model, { t, onSeek, onAbort, root: this.root }),
+      monitor: new MonitorMode(model, { t, onSeek }),
+      done: new DoneMode(model, { t }),
+    };
+    this.transport = new Transport({
+      t,
+      speed,
+      count: () => model.length,
+      onMove: () => this.draw(),
+      label: (at) => this.where(at),
+      onPlay: () => this.mode !== "monitor" && this.show("run"),
+      onEnd: () => this.tabs.done.classList.add("is-ready"),
+    });
+    this.tabs = {};
+    for (const m of MODES) {
+      const attrs = { role: "tab", onclick: () => this.show(m), "data-tab": m };
+      this.tabs[m] = h("button.mrt-tab", attrs, t(`mode.${m}`));
+    }
+    this.name = h("h2", {}, title || t("player.title", { policy: model.meta.policy ?? "" }));
+    this.note = h("span.mrt-note");
+    const tabs = h("nav.mrt-tabs", { role: "tablist" }, ...Object.values(this.tabs));
+    this.stageBox = h("div.mrt-body", {}, ...MODES.map((m) => this.views[m].el));
+    this.root.append(h("header.mrt-head", {}, this.name, this.note, tabs), this.transport.el);
+    if (extra) this.root.append(extra);
+    this.root.append(this.stageBox);
+    this.transport.listen(this.root);
+    el.append(this.root);
+    this.resize = new ResizeObserver(() => this.relayout());
+    this.resize.observe(this.root);
+    this.offTheme = onTheme(() => requestAnimationFrame(() => this.retheme()));
+    this.mode = null;
+    this.show(mode);
+    this.transport.move(model.length && mode !== "start" && mode !== "run" ? model.length - 1 : -1);
+    this.root.mrtView = this; // for tests and for the curious
+  }
+
+  where(at) {
+    const n = this.model.length;
+    if (at < 0) return this.t("step.before");
+    return this.t("step.of", { now: this.model.steps[at].step ?? at, n: this.model.steps[n - 1].step ?? n - 1 });
+  }
+
+  begin() {
+    this.show("run");
+    this.transport.seek(-1);
+    this.transport.play();
+  }
+
+  show(mode) {
+    if (mode === this.mode) return;
+    this.mode = mode;
+    this.root.dataset.mode = mode;
+    for (const m of MODES) {
+      this.tabs[m].setAttribute("aria-selected", m === mode);
+      this.views[m].el.hidden = m !== mode;
+    }
+    if (mode === "done") this.tabs.done.classList.remove("is-ready");
+    if (mode === "done" && this.transport.at < 0) this.transport.seek(this.model.length - 1);
+    this.relayout(true);
+  }
+
+  relayout(force = false) {
+    const width = this.root.clientWidth;
+    if (!width || (!force && width === this.width)) return;
+    this.width = width;
+    this.root.dataset.width = width < 560 ? "s" : width < 860 ? "m" : "l";
+    this.views[this.mode].layout();
+    this.draw();
+  }
+
+  draw() {
+    if (this.mode) this.views[this.mode].draw(this.transport.at);
+  }
+
+  retheme() {
+    for (const m of MODES) this.views[m].retheme();
+    this.draw();
+  }
+
+  destroy() {
+    this.transport.pause();
+    this.resize.disconnect();
+    this.offTheme();
+    this.root.remove();
+  }
+}
+
+export async function mountPlayer(el, data, options) {
+  const wait = h("div.mrt.mrt-loading");
+  setText(wait, "…");
+  el.append(wait);
+  const model = new TraceModel(await unpack(data));
+  wait.remove();
+  return new PlayerView(el, model, options);
+}
+
+export default {
+  async render({ model, el }) {
+    const options = model.get("_options");
+    const view = await mountPlayer(el, model.get("_trace"), options);
+    return () => view.destroy();
+  },
+};

@@ -1,0 +1,159 @@
+// The KV pool: one cell a block, in its owner's colour, filled as far as it holds tokens.
+
+import { clamp, FONT, h, readTheme, sizeCanvas } from "./base.js";
+import { fillOwned, hue, ink, label } from "./palette.js";
+
+export class Pool {
+  constructor(model, { t, onHover }) {
+    this.model = model;
+    this.t = t;
+    this.canvas = h("canvas.mrt-pool-canvas");
+    this.el = h("div.mrt-pool", {}, this.canvas);
+    this.lit = null;
+    this.hot = -1;
+    this.fill = new Int16Array(model.blocks);
+    this.canvas.addEventListener("pointermove", (e) => {
+      const box = this.canvas.getBoundingClientRect();
+      const col = Math.floor((e.clientX - box.left) / this.cell);
+      const row = Math.floor((e.clientY - box.top) / this.cell);
+      const b = row * this.cols + col;
+      const ok = col >= 0 && col < this.cols && b >= 0 && b < model.blocks;
+      this.hot = ok ? b : -1;
+      onHover?.(this.hot, e);
+    });
+    this.canvas.addEventListener("pointerleave", () => {
+      this.hot = -1;
+      onHover?.(-1);
+    });
+  }
+
+  /** The largest square cells with which all blocks fit the given room. */
+  layout(width, height) {
+    const n = Math.max(1, this.model.blocks);
+    this.cell = clamp(Math.floor(Math.sqrt((width * height) / n)), 4, 30);
+    while (this.cell > 4 && Math.ceil(n / Math.floor(width / this.cell)) * this.cell > height) this.cell -= 1;
+    this.cols = Math.max(1, Math.floor(width / this.cell));
+    this.rowsN = Math.ceil(n / this.cols);
+    this.width = this.cols * this.cell;
+    this.height = this.rowsN * this.cell;
+    this.theme = readTheme(this.el);
+    if (this.state) this.draw(this.state, this.at);
+  }
+
+  draw(state, t) {
+    this.state = state;
+    this.at = t;
+    if (!this.cols) return;
+    const { cell, cols, theme, model, fill, lit } = this;
+    const c = sizeCanvas(this.canvas, this.width, this.height);
+    const gap = cell >= 8 ? 2 : 1;
+    const size = cell - gap;
+    const full = model.blockSize;
+    fill.fill(0);
+    state.eachBlock((b, id, k, n) => {
+      if (n > fill[b]) fill[b] = n;
+    });
+    c.fillStyle = theme.bg;
+    c.fillRect(0, 0, this.width, this.height);
+    const litTable = lit === null ? null : new Map((state.live.get(lit)?.table ?? []).map((b, k) => [b, k]));
+    c.textAlign = "center";
+    c.textBaseline = "middle";
+    for (let b = 0; b < model.blocks; b++) {
+      const x = (b % cols) * cell;
+      const y = Math.floor(b / cols) * cell;
+      const id = state.owner[b];
+      c.fillStyle = theme.soft;
+      c.fillRect(x, y, size, size);
+      if (id >= 0) this.owned(c, b, id, x, y, size, fill[b] / full, litTable);
+      else if (state.last[b] >= 0 && size >= 5) this.ghost(c, state.last[b], x, y, size);
+      const age = t - state.changed[b];
+      if (age >= 0 && age < 2) this.flash(c, x, y, size, age, id >= 0);
+      if (litTable?.has(b)) this.number(c, String(litTable.get(b)), x, y, size, ink(id));
+      else if (id >= 0 && state.refs[b] > 1) this.number(c, `×${state.refs[b]}`, x, y, size, ink(id));
+    }
+    if (this.hot >= 0) {
+      const x = (this.hot % cols) * cell;
+      const y = Math.floor(this.hot / cols) * cell;
+      c.strokeStyle = theme.fg;
+      c.lineWidth = 1.5;
+      c.strokeRect(x - 0.5, y - 0.5, size + 1, size + 1);
+    }
+  }
+
+  owned(c, b, id, x, y, size, share, litTable) {
+    c.globalAlpha = litTable && !litTable.has(b) ? 0.18 : 1;
+    const alpha = c.globalAlpha;
+    // reserved or not yet filled: a pale cell; the tokens in it rise from the bottom
+    c.globalAlpha = 0.25 * alpha;
+    c.fillStyle = hue(id);
+    c.fillRect(x, y, size, size);
+    c.globalAlpha = alpha;
+    const hgt = share >= 1 ? size : Math.max(share > 0 ? 1 : 0, size * share);
+    fillOwned(c, id, x, y + size - hgt, size, hgt);
+    if (this.state.refs[b] > 1 && size < 14) {
+      c.fillStyle = this.theme.fg;
+      c.fillRect(x + size / 2 - 1, y + size / 2 - 1, 2, 2);
+    }
+    c.globalAlpha = 1;
+  }
+
+  ghost(c, id, x, y, size) {
+    c.globalAlpha = 0.5;
+    c.fillStyle = hue(id);
+    const s = Math.max(2, Math.round(size / 5));
+    c.fillRect(x + size - s - 1, y + size - s - 1, s, s);
+    c.globalAlpha = 1;
+  }
+
+  flash(c, x, y, size, age, taken) {
+    c.globalAlpha = age === 0 ? 1 : 0.35;
+    c.strokeStyle = taken ? this.theme.fg : this.theme.dim;
+    c.lineWidth = size >= 10 ? 2 : 1;
+    if (!taken && size >= 8) c.setLineDash([2, 2]);
+    c.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
+    c.setLineDash([]);
+    c.globalAlpha = 1;
+  }
+
+  number(c, text, x, y, size, colour) {
+    if (size < 11) return;
+    c.font = `600 ${Math.min(12, Math.round(size * 0.48))}px ${FONT}`;
+    c.lineWidth = 2.5;
+    c.strokeStyle = this.theme.bg;
+    c.globalAlpha = 0.25;
+    c.strokeText(text, x + size / 2, y + size / 2 + 0.5);
+    c.globalAlpha = 1;
+    c.fillStyle = colour;
+    c.fillText(text, x + size / 2, y + size / 2 + 0.5);
+  }
+
+  /** A block in words: who holds it, which tokens it holds, whose it was. */
+  describe(b) {
+    const { state, model, t } = this;
+    const head = t("tip.block", { b });
+    const holders = state.holders(b);
+    if (!holders.length) {
+      const was = state.last[b];
+      return [head, was >= 0 ? t("tip.was", { r: label(was) }) : t("tip.free")];
+    }
+    const lines = [head];
+    for (const id of holders.slice(0, 4)) {
+      const r = state.live.get(id);
+      const k = r.table.indexOf(b);
+      const from = k * model.blockSize;
+      const to = Math.min(from + model.blockSize, r.computed);
+      const where = { r: label(id), k, n: Math.max(0, to - from), size: model.blockSize, from, to: to - 1 };
+      lines.push(t(to > from ? "tip.holds" : "tip.reserved", where));
+      const prompt = model.requests.get(id)?.num_prompt ?? 0;
+      const text = model.text(id, Math.max(0, to - prompt)).slice(model.text(id, Math.max(0, from - prompt)).length);
+      if (text.trim()) lines.push(`“${text.trim().slice(0, 60)}”`);
+    }
+    if (holders.length > 1) lines.push(t("tip.shared", { n: holders.length }));
+    return lines;
+  }
+
+  retheme() {
+    this.theme = readTheme(this.el);
+    if (this.state) this.draw(this.state, this.at);
+  }
+}

@@ -1,0 +1,163 @@
+// The slots, one row each, and the waiting queue beside them. Nodes are made once and reused.
+
+import { clamp, h, setClass, setText, setVar } from "./base.js";
+import { KIND } from "./model.js";
+import { label, paint } from "./palette.js";
+
+const NAMES = ["empty", "prefill", "decode", "wasted", "held"];
+
+export class Slots {
+  constructor(model, { t, onHover, onAbort }) {
+    this.model = model;
+    this.t = t;
+    this.el = h("div.mrt-slots", { "data-dense": model.slots > 24 ? 2 : model.slots > 10 ? 1 : 0 });
+    this.rows = Array.from({ length: model.slots }, (_, i) => this.makeRow(i, onHover, onAbort));
+    this.el.append(...this.rows.map((r) => r.el));
+  }
+
+  makeRow(i, onHover, onAbort) {
+    const r = {
+      chip: h("span.mrt-chip"),
+      tag: h("span.mrt-tag"),
+      prompt: h("i.mrt-bar-prompt"),
+      answer: h("i.mrt-bar-answer"),
+      count: h("span.mrt-count"),
+      text: h("bdi"),
+      id: -1,
+    };
+    r.stop = onAbort
+      ? h("button.mrt-abort", { title: this.t("live.abort"), onclick: () => r.id >= 0 && onAbort(r.id) }, "×")
+      : null;
+    const bar = h("span.mrt-bar", {}, r.prompt, r.answer);
+    const text = h("span.mrt-text", {}, r.text);
+    r.el = h("div.mrt-slot", {}, h("span.mrt-no", {}, String(i)), r.chip, r.tag, bar, r.count, text, r.stop);
+    r.el.addEventListener("pointerenter", (e) => r.id >= 0 && onHover?.(r.id, e));
+    r.el.addEventListener("pointerleave", () => onHover?.(null));
+    return r;
+  }
+
+  draw(state, t, lit) {
+    const { model } = this;
+    const row = t >= 0 ? model.rows[t] : null;
+    const before = t > 0 ? model.rows[t - 1] : null;
+    for (let i = 0; i < this.rows.length; i++) {
+      const r = this.rows[i];
+      const id = row ? row.ids[i] : -1;
+      const kind = row ? row.kinds[i] : 0;
+      r.id = id;
+      const had = before ? before.ids[i] : -1;
+      let cls = `mrt-slot is-${NAMES[kind]}`;
+      if (id < 0 && had >= 0) cls += " is-freed";
+      if (id >= 0 && had !== id) cls += had >= 0 ? " is-new is-handover" : " is-new";
+      const done = id >= 0 && model.life.get(id)?.done === t;
+      if (done) cls += " is-leaving";
+      if (lit !== null && id === lit) cls += " is-lit";
+      setClass(r.el, cls);
+      setText(r.tag, id < 0 ? this.t("kind.empty") : done ? this.t("slot.done") : this.t(`kind.${NAMES[kind]}`));
+      if (id < 0) {
+        setText(r.chip, "");
+        setText(r.count, "");
+        setText(r.text, "");
+        setVar(r.el, "--p", "0");
+        setVar(r.el, "--a", "0");
+        continue;
+      }
+      paint(r.el, id);
+      this.fill(r, id, state, kind, had >= 0 && had !== id ? had : null);
+    }
+  }
+
+  fill(r, id, state, kind, had) {
+    const { model } = this;
+    const info = model.requests.get(id);
+    const made = state.generated.get(id) ?? 0;
+    const live = state.live.get(id);
+    const total = Math.max(1, info.num_prompt + info.max_new_tokens);
+    const prompt = live ? Math.min(live.computed, info.num_prompt) : info.num_prompt;
+    setText(r.chip, label(id));
+    setText(r.count, kind === KIND.prefill && made === 0 ? `${prompt}/${info.num_prompt}` : `${made}/${info.max_new_tokens}`);
+    setVar(r.el, "--p", clamp(prompt / total, 0, 1).toFixed(4));
+    setVar(r.el, "--a", clamp(made / total, 0, 1).toFixed(4));
+    setVar(r.el, "--split", (info.num_prompt / total).toFixed(4));
+    const text = model.text(id, made, 90).replace(/\s+/g, " ");
+    if (!text && had !== null) setText(r.text, this.t("slot.takes", { r: label(had) }));
+    else setText(r.text, text || (info.prompt ? `« ${info.prompt.slice(0, 60).replace(/\s+/g, " ")}` : ""));
+    r.text.classList.toggle("is-prompt", !text);
+  }
+}
+
+export class Queue {
+  constructor(model, { t, onHover, onAbort }) {
+    this.model = model;
+    this.t = t;
+    this.shown = Math.max(7, Math.min(12, model.slots + 2));
+    this.coming = h("div.mrt-coming");
+    this.list = h("div.mrt-queue-list");
+    this.more = h("div.mrt-more");
+    this.el = h("div.mrt-queue", {}, this.coming, this.list, this.more);
+    this.chips = Array.from({ length: this.shown }, () => this.makeChip(this.list, onHover, onAbort));
+    this.next = Array.from({ length: 3 }, () => this.makeChip(this.coming, onHover));
+    this.order = [];
+  }
+
+  makeChip(parent, onHover, onAbort) {
+    const c = { id: -1, name: h("b"), what: h("span") };
+    const stop = onAbort
+      ? h("button.mrt-abort", { title: this.t("live.abort"), onclick: () => c.id >= 0 && onAbort(c.id) }, "×")
+      : null;
+    c.el = h("div.mrt-wait", {}, c.name, c.what, stop);
+    c.el.addEventListener("pointerenter", (e) => c.id >= 0 && onHover?.(c.id, e));
+    c.el.addEventListener("pointerleave", () => onHover?.(null));
+    parent.append(c.el);
+    return c;
+  }
+
+  draw(state, t) {
+    const { model } = this;
+    const priority = (id) => model.requests.get(id)?.priority ?? 0;
+    const swapped = [...state.swapped.keys()];
+    const waiting = swapped.concat(state.waiting.slice().sort((a, b) => priority(a) - priority(b)));
+    this.chips.forEach((c, i) => {
+      const id = waiting[i] ?? -1;
+      c.id = id;
+      const life = model.life.get(id);
+      const fresh = id >= 0 && life?.arrived === t;
+      const back = id >= 0 && (state.generated.get(id) ?? 0) > 0;
+      const cls = id < 0 ? " is-none" : (fresh ? " is-fresh" : "") + (back ? " is-back" : "");
+      setClass(c.el, `mrt-wait${cls}`);
+      if (id < 0) return;
+      paint(c.el, id);
+      setText(c.name, label(id));
+      const info = model.requests.get(id);
+      const key = state.swapped.has(id) ? "queue.swapped" : back ? "queue.back" : "queue.item";
+      setText(c.what, this.t(key, { p: info.num_prompt, m: info.max_new_tokens }));
+    });
+    const rest = waiting.length - this.shown;
+    setText(this.more, rest > 0 ? this.t("queue.more", { n: rest }) : waiting.length ? "" : this.t("queue.empty"));
+    this.upcoming(t);
+  }
+
+  /** The next arrivals, faint, above the queue they will fall into. */
+  upcoming(t) {
+    const { model } = this;
+    if (this.order.length !== model.requests.size) {
+      this.order = [...model.requests.values()].sort((a, b) => a.arrival - b.arrival || a.id - b.id);
+    }
+    const ahead = [];
+    for (const r of this.order) {
+      const life = model.life.get(r.id) ?? {};
+      const at = life.arrived ?? life.done ?? (model.growing && r.arrival <= 0 ? -1 : Infinity);
+      if (at > t) ahead.push(r);
+      if (ahead.length === this.next.length) break;
+    }
+    this.next.forEach((c, i) => {
+      const r = ahead[ahead.length - 1 - i];
+      c.id = r ? r.id : -1;
+      setClass(c.el, r ? "mrt-wait is-coming" : "mrt-wait is-none");
+      if (!r) return;
+      paint(c.el, r.id);
+      setText(c.name, label(r.id));
+      setText(c.what, this.t("queue.coming", { at: Math.round(r.arrival * 100) / 100 }));
+    });
+  }
+}
