@@ -4,11 +4,16 @@ Player(run, *, lang="zh", mode="start", title="", speed=4)
     .to_html(path) -> Path                a page that plays without kernel or network
 Compare(a, b, *, names=None, lang="zh", clock="time", title="")
     .to_html(path) -> Path
+predict(question, answer=None, *, choices=None, unit="", low=None, high=None, x=None, x_label="", y_label="",
+        y_max=None, explain="", guess=None, lang="zh") -> Prediction
+    .reveal(answer=None) -> Reveal        in a later cell, when the answer is known
+    .lock(guess=None), .skip(), .guess, .truth, .locked
 """
 
 from __future__ import annotations
 
 from .compare import Compare
 from .player import Player
+from .predict import Prediction, predict
 
-__all__ = ["Compare", "Player"]
+__all__ = ["Compare", "Player", "Prediction", "predict"]

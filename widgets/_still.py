@@ -66,7 +66,7 @@ def seats(trace: Trace) -> list[Row]:
     now = [-1] * slots
     rows: list[Row] = [[] for _ in range(slots)]
     for step in trace.steps:
-        kinds = {i: "wasted" for i in step.wasted} | {i: "decode" for i in step.decode}
+        kinds = dict.fromkeys(step.wasted, "wasted") | dict.fromkeys(step.decode, "decode")
         kinds |= {r.id: "prefill" for r in step.prefill}
         shown = list(now)
         for kind, i, data in step.events:
@@ -90,7 +90,7 @@ def gantt(trace: Trace, x: float, y: float, width: float, lang: str) -> tuple[li
     steps = max(1, len(trace.steps))
     col = min(26.0, (width - GUTTER) / max(steps, 12))
     parts: list[str] = []
-    for slot, row in enumerate(shown):
+    for slot in range(len(shown)):
         top = y + slot * height
         parts.append(
             f'<rect x="{x + GUTTER:g}" y="{top + 1:g}" width="{steps * col:.1f}" height="{height - 2}" fill="{SOFT}"/>'

@@ -19,6 +19,7 @@ class Half {
     this.model = model;
     this.t = t;
     this.at = -1;
+    this.slack = 0;
     this.lit = null;
     this.kpis = new Kpis(model, { t, only: ["finished", "batch", "occupancy", "kv"] });
     this.slots = new Slots(model, { t, onHover });
@@ -46,14 +47,18 @@ class Half {
     this.pool.layout(this.poolBox.clientWidth, 120);
   }
 
-  draw(t) {
+  /** now: the common clock's time, which may be past the end of step t while this engine has nothing to do. */
+  draw(t, now = this.now) {
     this.at = t;
+    this.now = now;
     const { model } = this;
     const state = model.stateAt(t);
+    const next = model.s.time[t + 1] ?? Infinity;
+    const idle = now !== undefined && t >= 0 && t < model.length - 1 && next >= now && now - model.s.end[t] > 1e-9 * now + this.slack;
     this.kpis.draw(t);
-    this.slots.draw(state, t, this.lit);
+    this.slots.draw(state, t, this.lit, idle);
     this.pool.lit = this.gantt.lit = this.lit;
-    this.gantt.draw(t);
+    this.gantt.draw(t, now);
     this.pool.draw(state, t);
     const waiting = [...state.swapped.keys(), ...state.waiting];
     setText(this.count, `${this.t("compare.waiting")} ${waiting.length}`);
@@ -157,6 +162,7 @@ export class CompareView {
     } else this.transport.setSpeeds([1, 2, 4, 8, 16, 32, 64].map((n) => [n, t("speed", { n })]), 4);
     for (const x of this.halves) {
       x.gantt.least = this.count;
+      x.slack = this.tick ?? 0;
       x.gantt.byTime(clock === "time" ? total : 0);
     }
     for (const c of this.charts) c.retheme();
@@ -220,7 +226,8 @@ export class CompareView {
 
   draw() {
     const at = this.transport.at;
-    this.halves.forEach((x, i) => x.draw(this.stepOf(i, at)));
+    const now = this.clock === "time" && at >= 0 ? (at + 1) * this.tick : undefined;
+    this.halves.forEach((x, i) => x.draw(this.stepOf(i, at), now));
     for (const c of this.charts) c.draw(at);
   }
 

@@ -203,22 +203,24 @@ export class Gantt {
     c.restore();
   }
 
-  /** Show the run up to step t; what is still to come is pale. */
-  draw(t) {
+  /** Show the run up to step t, or up to a moment of the clock; what is still to come is pale. */
+  draw(t, now) {
     this.at = t;
+    this.now = this.total ? now : undefined;
     if (!this.width) return;
     this.paintBase();
     const c = sizeCanvas(this.canvas, this.width, this.height);
     c.drawImage(this.base, 0, 0, this.width, this.height);
     const y = this.model.slots * this.rowH;
-    const x = t < 0 ? GUTTER : this.right(t);
-    const mid = t < 0 ? x : x - Math.min(13, Math.max(1, (x - this.edge(t)) / 2));
+    const reached = this.now === undefined ? 0 : GUTTER + (this.now / this.total) * (this.width - GUTTER - 2);
+    const x = Math.max(reached, t < 0 ? GUTTER : this.right(t));
+    const mid = t < 0 || reached ? x : x - Math.min(13, Math.max(1, (x - this.edge(t)) / 2));
     c.globalAlpha = 0.66;
     c.fillStyle = this.theme.bg;
     c.fillRect(x, 0, this.width - x, y);
     c.globalAlpha = 1;
     if (this.lit !== null) this.outline(c, this.lit);
-    if (t < 0) return;
+    if (t < 0 && !reached) return;
     c.fillStyle = this.theme.fg;
     c.fillRect(Math.round(mid) - 0.5, 0, 1.5, y + 3);
     c.beginPath();
@@ -249,7 +251,7 @@ export class Gantt {
 
   retheme() {
     this.drawn = 0;
-    this.draw(this.at);
+    this.draw(this.at, this.now);
   }
 }
 

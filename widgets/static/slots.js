@@ -36,20 +36,21 @@ export class Slots {
     return r;
   }
 
-  draw(state, t, lit) {
+  /** idle: the clock has gone on since step t and nothing runs; show who still sits there, if anybody. */
+  draw(state, t, lit, idle = false) {
     const { model } = this;
-    const row = t >= 0 ? model.rows[t] : null;
-    const before = t > 0 ? model.rows[t - 1] : null;
+    const row = idle ? { ids: state.slots, kinds: state.slots.map(() => KIND.held) } : t >= 0 ? model.rows[t] : null;
+    const before = t > 0 && !idle ? model.rows[t - 1] : null;
     for (let i = 0; i < this.rows.length; i++) {
       const r = this.rows[i];
       const id = row ? row.ids[i] : -1;
-      const kind = row ? row.kinds[i] : 0;
+      const kind = id >= 0 ? row.kinds[i] : KIND.empty;
       r.id = id;
       const had = before ? before.ids[i] : -1;
       let cls = `mrt-slot is-${NAMES[kind]}`;
       if (id < 0 && had >= 0) cls += " is-freed";
       if (id >= 0 && had !== id) cls += had >= 0 ? " is-new is-handover" : " is-new";
-      const done = id >= 0 && model.life.get(id)?.done === t;
+      const done = !idle && id >= 0 && model.life.get(id)?.done === t;
       if (done) cls += " is-leaving";
       if (lit !== null && id === lit) cls += " is-lit";
       setClass(r.el, cls);

@@ -1,0 +1,76 @@
+"""What the widgets made of ordinary ipywidgets share: styled HTML, a stable repr, a still picture."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import ipywidgets as w
+
+from . import _still as still
+from ._assets import read
+
+
+class Styled(w.HTML):
+    """An HTML widget inside the common style sheet. (A <style> in a widget holds for the whole page.)"""
+
+    def show(self, body: str, cls: str = "") -> None:
+        """Replace what it shows."""
+        self.value = f'<div class="mrt {cls}" style="border:0;padding:0;background:none">{body}</div>'
+
+
+def style_sheet() -> w.HTML:
+    """The style sheet, as an invisible child."""
+    sheet = w.HTML(f"<style>{read('style.css')}</style>")
+    sheet.layout.display = "none"
+    return sheet
+
+
+class Card(w.VBox):
+    """A column of widgets with a stable text form and a picture for where no kernel runs."""
+
+    def __init__(self, children: list[w.Widget], **kwargs: Any) -> None:
+        super().__init__([style_sheet(), *children], **kwargs)
+        self.add_class("mrt-form")
+
+    def plain(self) -> str:
+        """The text form; it must be the same in every run."""
+        return f"{type(self).__name__}()"
+
+    def picture(self) -> str | None:
+        """An <img>, or nothing."""
+        return None
+
+    def __repr__(self) -> str:
+        return self.plain()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        return still.bundle(self.plain(), self.picture(), self.model_id)
+
+
+def lines_picture(head: str, lines: list[str]) -> str:
+    """A still picture that is only words: a head, and lines under it."""
+    parts = [
+        f'<rect x="0" y="0" width="4" height="{46 + 22 * len(lines)}" fill="#1f6feb"/>',
+        still.text(still.PAD, 28, head, 13, "#1f6feb", 650),
+    ]
+    parts += [still.text(still.PAD, 54 + 22 * i, line, 15) for i, line in enumerate(lines)]
+    return still.img(still.svg(still.WIDTH, 46 + 22 * len(lines), parts), " ".join([head, *lines]))
+
+
+def wrap(words: str, width: int = 56) -> list[str]:
+    """Break text for a picture: a Chinese character counts 1, a Latin letter a half."""
+    out, line, used = [], "", 0.0
+    for c in words:
+        used += 1 if ord(c) > 255 else 0.52
+        if c == "\n" or used > width:
+            out.append(line)
+            line, used = "", 0.0
+        if c != "\n":
+            line += c
+    return [*out, line] if line else out
+
+
+def paragraph(words: str) -> str:
+    """Plain text as HTML, line breaks kept."""
+    return escape(words).replace("\n", "<br>")
