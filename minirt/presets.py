@@ -177,5 +177,17 @@ def _look_up(what: str, name: object, table: dict[str, Any]) -> Any:
 
 
 def _shape_of(lm: Any) -> ModelShape:
-    """Read the sizes off a loaded model. Kept apart: it is the one place that knows how `lm` names them."""
-    raise NotImplementedError
+    c = lm.config
+    return ModelShape(
+        name=lm.name,
+        params=c.num_parameters,
+        layers=c.num_layers,
+        heads=c.num_heads,
+        kv_heads=c.num_kv_heads,
+        head_size=c.head_dim,
+        hidden=c.hidden_size,
+        vocab_size=c.vocab_size,
+        max_len=c.max_model_len,
+        bytes_per_element=lm.dtype.itemsize,
+        tied=c.tied,
+    )

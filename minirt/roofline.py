@@ -169,12 +169,14 @@ def batch_limits(
 class Work(NamedTuple):
     """What one forward does, counted: all that a CostModel needs of it.
 
-    prefill_tokens: prompt positions, padding included. decode_rows: rows of one token. context_tokens: cached
-    tokens the rows read, their own new ones included. pairs: query-context pairs attended to (for a decode
-    row its context; for a chunk n start + n (n + 1) / 2). sampled_rows: rows turned into a token.
+    prefill_tokens, prefill_rows: prompt positions, padding included, and the rows they belong to. decode_rows: rows
+    of one token. context_tokens: cached tokens the rows read, their own new ones included. pairs: query-context
+    pairs attended to (for a decode row its context; for a chunk n start + n (n + 1) / 2). sampled_rows: rows turned
+    into a token.
     """
 
     prefill_tokens: float = 0
+    prefill_rows: float = 0
     decode_rows: float = 0
     context_tokens: float = 0
     pairs: float = 0
@@ -187,7 +189,7 @@ class Work(NamedTuple):
         starts, counts, pads = batch.starts, batch.counts, batch.pads
         if n == rows:
             context = sum(starts) + n
-            return cls(0, n, context, context, len(batch.sampled))
+            return cls(0, 0, n, context, context, len(batch.sampled))
         context = pairs = sum(starts[:n]) + n
         prefill = 0
         for i in range(n, rows):
@@ -195,7 +197,7 @@ class Work(NamedTuple):
             prefill += width
             context += start + width
             pairs += width * start + width * (width + 1) // 2
-        return cls(prefill, n, context, pairs, len(batch.sampled))
+        return cls(prefill, rows - n, n, context, pairs, len(batch.sampled))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,7 @@ class CostModel:
     With the counts of Work, a forward takes
 
         forward_s + combine(computing, moving)
-        computing = prefill_token_s P + decode_row_s D + pair_s A + sample_s S
+        computing = prefill_token_s P + prefill_row_s R + decode_row_s D + pair_s A + sample_s S
         moving    = weights_s + context_s C
 
     combine is "max" for a roofline (the two overlap) and "sum" for a fit (on a CPU they hardly do). A step takes
@@ -216,6 +218,7 @@ class CostModel:
     step_s: float = 0.0
     forward_s: float = 0.0
     prefill_token_s: float = 0.0
+    prefill_row_s: float = 0.0
     decode_row_s: float = 0.0
     pair_s: float = 0.0
     sample_s: float = 0.0
@@ -261,6 +264,7 @@ class CostModel:
         """Seconds of one forward."""
         computing = (
             self.prefill_token_s * work.prefill_tokens
+            + self.prefill_row_s * work.prefill_rows
             + self.decode_row_s * work.decode_rows
             + self.pair_s * work.pairs
             + self.sample_s * work.sampled_rows
@@ -284,9 +288,9 @@ class CostModel:
         """
         prompt_samples = 1 if prefill_tokens else 0
         sampled = decode_rows + prompt_samples if sampled_rows is None else sampled_rows
-        decode = Work(0, decode_rows, context_tokens, context_tokens, min(sampled, decode_rows))
+        decode = Work(0, 0, decode_rows, context_tokens, context_tokens, min(sampled, decode_rows))
         pairs = prefill_tokens * (prefill_tokens + 1) / 2
-        prompt = Work(prefill_tokens, 0, prefill_tokens, pairs, sampled - decode.sampled_rows)
+        prompt = Work(prefill_tokens, prompt_samples, 0, prefill_tokens, pairs, sampled - decode.sampled_rows)
         if forwards == 2:
             return self.step_s + self.forward_time(prompt) + self.forward_time(decode)
         if forwards != 1:

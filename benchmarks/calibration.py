@@ -1,0 +1,77 @@
+"""Does the simulator predict this machine? Calibrate, then simulate and really run a held-out mixed workload.
+
+    python benchmarks/calibration.py [--runs 3] [--requests 24] [--json]
+
+The workload (prompts of 8 to 200 tokens, answers of 8 to 96, Poisson-free: all at once, so that no idle time
+flatters the ratio) is not among the shapes that were measured. Prints simulated / measured seconds a policy; the
+target is within 15 % of 1. Needs a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import minirt
+from minirt.calibrate import calibrate
+from minirt.presets import ModelShape
+from minirt.workloads import lognormal, make_requests, uniform
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=3, help="calibrations, each with fresh measurements")
+    parser.add_argument("--requests", type=int, default=24)
+    parser.add_argument("--slots", type=int, default=16)
+    parser.add_argument("--budget", type=float, default=8.0, help="seconds a calibration")
+    parser.add_argument("--policies", default="vllm,static,mini-runtime")
+    parser.add_argument("--model", default=None)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+
+    lm = minirt.load_model(args.model)
+    shape = ModelShape.of(lm)
+    results = []
+    for i in range(args.runs):
+        t = time.perf_counter()
+        cost = calibrate(lm, max_batch_size=args.slots, budget=args.budget)
+        took = time.perf_counter() - t
+        requests = make_requests(
+            args.requests, uniform(8, 200), lognormal(24, 0.8, cap=96), seed=i, vocab_size=min(1000, shape.vocab_size)
+        )
+        for policy in args.policies.split(","):
+            options = {"max_batch_size": args.slots, "num_blocks": 512}
+            real = minirt.Engine(lm, policy, clock=minirt.WallClock(), **options).run(requests)
+            simulated = minirt.simulate(policy, requests, model=shape, cost_model=cost, **options)
+            row = {
+                "run": i,
+                "policy": policy,
+                "calibration_s": took,
+                "steps": len(real.trace),
+                "simulated_steps": len(simulated.trace),
+                "measured_s": real.metrics.duration,
+                "simulated_s": simulated.metrics.duration,
+                "ratio": simulated.metrics.duration / real.metrics.duration,
+            }
+            results.append(row)
+            if not args.json:
+                print(
+                    "  ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()),
+                    flush=True,
+                )
+        if not args.json:
+            print(cost, flush=True)
+    worst = max(abs(r["ratio"] - 1) for r in results)
+    if args.json:
+        print(json.dumps({"results": results, "worst": worst}))
+    else:
+        print(f"worst error {worst:.1%} (target 15 %)")
+
+
+if __name__ == "__main__":
+    main()
