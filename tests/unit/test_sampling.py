@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minirt.model.sampling import sample, uniform
+from minirt.model.sampling import _threshold, sample, uniform
 from minirt.request import SamplingParams
 
 VOCAB = 40
@@ -72,7 +72,7 @@ def test_draws_follow_the_distribution() -> None:
 def test_nucleus_keeps_the_smallest_set_that_reaches_p() -> None:
     row = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
     n = 3000
-    for top_p, kept in ((0.5, {0}), (0.51, {0, 1}), (0.8 + 1e-4, {0, 1, 2}), (0.96, {0, 1, 2, 3})):
+    for top_p, kept in ((0.5 - 1e-4, {0}), (0.51, {0, 1}), (0.8 + 1e-4, {0, 1, 2}), (0.96, {0, 1, 2, 3})):
         p = SamplingParams(temperature=1.0, top_p=top_p)
         drawn = sample(row.expand(n, -1), [p] * n, list(range(n)))
         assert set(drawn.tolist()) == kept
@@ -102,3 +102,31 @@ def test_bfloat16_logits() -> None:
     logits = torch.randn(3, VOCAB).bfloat16()
     out = sample(logits, [SamplingParams(), SamplingParams(0.7, 5, 0.9, 1), SamplingParams(1.0)], [0, 0, 0])
     assert out.dtype == torch.int64 and out[0] == logits[0].argmax()
+
+
+def test_a_short_list_is_used_only_where_it_is_enough() -> None:
+    """Flat and peaked rows over a large vocabulary, against a full sort."""
+    vocab = 5000
+    generator = torch.Generator().manual_seed(0)
+    scaled = torch.randn(6, vocab, generator=generator) * torch.tensor([[0.1], [8.0], [8.0], [3.0], [0.1], [8.0]])
+    params = [
+        SamplingParams(1.0, 0, 0.9),
+        SamplingParams(1.0, 0, 0.9),
+        SamplingParams(1.0, 40, 0.5),
+        SamplingParams(1.0, 1000, 1.0),
+        SamplingParams(1.0, 3000, 0.7),
+        SamplingParams(1.0, 0, 0.5),
+    ]
+    for rows in ([1, 2, 5], [0], [3], [4], list(range(6))):
+        got = _threshold(scaled[rows], [params[i] for i in rows])
+        for least, i in zip(got, rows):
+            kept = {int(j) for j in (scaled[i] >= least).nonzero()}
+            want = allowed(scaled[i], params[i])
+            assert len(kept ^ want) <= 1  # the sum that reaches p is rounded
+
+
+def test_mixed_with_a_large_vocabulary() -> None:
+    logits = torch.randn(8, 50_000).bfloat16()
+    params = [SamplingParams(0.8, 0, 0.9, i) for i in range(8)]
+    together = sample(logits, params, [3] * 8)
+    assert together.tolist() == [sample(logits[i : i + 1], params[i : i + 1], [3]).item() for i in range(8)]
