@@ -13,7 +13,8 @@ predict(question, answer=None, *, choices=None, unit="", low=None, high=None, x=
 from __future__ import annotations
 
 from .compare import Compare
+from .live import LiveRun
 from .player import Player
 from .predict import Prediction, predict
 
-__all__ = ["Compare", "Player", "Prediction", "predict"]
+__all__ = ["Compare", "LiveRun", "Player", "Prediction", "predict"]

@@ -43,8 +43,13 @@ export class TraceModel {
     if (!this.life.has(info.id)) this.life.set(info.id, { tokens: 0, preempted: 0, prefilled: 0, wasted: 0 });
   }
 
-  addPieces(id, pieces) {
+  /** from: which token the first piece belongs to; what was there from then on is replaced. */
+  addPieces(id, pieces, from = Infinity) {
     const text = this.texts.get(id) ?? { full: "", offsets: [0] };
+    if (from < text.offsets.length - 1) {
+      text.offsets.length = from + 1;
+      text.full = text.full.slice(0, text.offsets[from]);
+    }
     for (const piece of pieces) {
       text.full += piece;
       text.offsets.push(text.full.length);

@@ -9,6 +9,15 @@ const MANY = 40; // rows of a table that are worth reading
 
 export class StartMode {
   constructor(model, { t, onStart }) {
+    Object.assign(this, { model, t, onStart });
+    this.el = h("div.mrt-start");
+  }
+
+  /** Made anew when a request has joined, as in a live run. */
+  draw() {
+    const { model, t, onStart } = this;
+    if (this.drawn === model.requests.size) return;
+    this.drawn = model.requests.size;
     const m = model.meta;
     const limits = [
       ["start.slots", model.slots],
@@ -27,9 +36,7 @@ export class StartMode {
     const rows = requests.slice(0, MANY).map((r) => this.row(r, longest, t, model));
     const more = requests.length > MANY ? h("p.mrt-dim", {}, t("start.more", { n: requests.length - MANY })) : null;
     const head = ["start.request", "start.arrival", "start.prompt", "start.length"];
-    this.el = h(
-      "div.mrt-start",
-      {},
+    this.el.replaceChildren(
       h(
         "section.mrt-panel.mrt-policy",
         {},
@@ -65,7 +72,6 @@ export class StartMode {
   }
 
   layout() {}
-  draw() {}
   retheme() {}
 }
 

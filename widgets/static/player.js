@@ -9,8 +9,9 @@ import { Transport } from "./transport.js";
 const MODES = ["start", "run", "monitor", "done"];
 
 export class PlayerView {
-  /** extra: nodes between the head and the stage (the live run's controls); onAbort: lets a row be stopped. */
-  constructor(el, model, { lang = "zh", mode = "start", title = "", speed = 4, extra = null, onAbort = null } = {}) {
+  /** extra: nodes between the head and the stage (the live run's controls); onAbort: lets a row be stopped;
+   * makeTransport: another kind of transport. */
+  constructor(el, model, { lang = "zh", mode = "start", title = "", speed = 4, extra = null, onAbort = null, makeTransport } = {}) {
     const t = (this.t = translator(lang));
     this.model = model;
     this.root = h("div.mrt", { lang: lang === "zh" ? "zh-CN" : "en", "data-mode": mode, "aria-label": t("player") });
@@ -21,7 +22,8 @@ export class PlayerView {
       monitor: new MonitorMode(model, { t, onSeek }),
       done: new DoneMode(model, { t }),
     };
-    this.transport = new Transport({
+    const make = makeTransport ?? ((o) => new Transport(o));
+    this.transport = make({
       t,
       speed,
       count: () => model.length,

@@ -147,7 +147,7 @@ export class Queue {
     const ahead = [];
     for (const r of this.order) {
       const life = model.life.get(r.id) ?? {};
-      const at = life.arrived ?? life.done ?? (model.growing && r.arrival <= 0 ? -1 : Infinity);
+      const at = life.arrived ?? life.done ?? Infinity;
       if (at > t) ahead.push(r);
       if (ahead.length === this.next.length) break;
     }

@@ -113,7 +113,11 @@ export class ReplayState {
     for (const [id, blocks] of record.freed ?? []) if (!gone.has(id)) give(id, blocks);
     for (const [id, blocks] of record.allocated ?? []) take(id, blocks);
     for (const [id, blocks] of record.freed ?? []) if (gone.has(id)) give(id, blocks);
-    for (const id of left) this.live.delete(id);
+    for (const id of left) {
+      const rest = this.live.get(id)?.table; // a live run that is stopped shows its end without a record of blocks
+      if (rest?.length) give(id, rest.slice());
+      this.live.delete(id);
+    }
     for (const [id, n] of record.swapped_out ?? []) this.swapped.set(id, n);
     const latest = new Map();
     for (const [id, blocks] of record.allocated ?? []) if (!gone.has(id)) for (const b of blocks) latest.set(b, id);

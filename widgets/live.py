@@ -1,0 +1,382 @@
+"""LiveRun: the real engine steps while you watch; pause it, step it, put a request in, take one out.
+
+The engine is stepped from the kernel's own event loop, with the forward in an executor: widget updates sent
+from a plain background thread are lost or raise under current ipykernel, and a loop that computed by itself
+would block every other cell. One task owns the engine. Whatever comes from the browser (which newer JupyterLab
+delivers in a thread of its own, a kernel subshell) is only put into a queue, and carried out between two steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+import anywidget
+import traitlets as t
+
+from minirt import MinirtError, Request, StepRecord, Trace
+from minirt.trace import Event, step_to_dict
+
+from . import _still as still
+from ._assets import bundle, check_lang, read, translate
+from ._payload import pack, plain, slim
+
+OVER = ("stopped", "failed")
+GRACE_S = 3.0  # a view that moves (a cell is dragged, a tab split) is gone only for a moment
+_running: list[LiveRun] = []
+
+
+class LiveRun(anywidget.AnyWidget):
+    """Serve requests while you watch.
+
+    engine: a minirt engine (it must not be used elsewhere meanwhile). requests: what to begin with; more can be
+    typed in. pace: seconds a step takes at least (0 = full speed). max_new_tokens: for requests typed in. paused:
+    wait for the first press of play. lang: "zh" or "en".
+
+    pause(), resume(), step(), stop(), add(request), abort(id); `await live` waits for the end and returns the trace.
+    A cell that is run again, or whose output is cleared, stops its old run.
+    """
+
+    _esm = bundle("live.js")
+    _css = read("style.css")
+    _trace = t.Bytes(b"").tag(sync=True)  # filled at the end, for a notebook that is saved
+    _options = t.Dict().tag(sync=True)
+    status = t.Unicode("running").tag(sync=True)  # running, paused, done, stopped, failed
+    error = t.Unicode("").tag(sync=True)
+    notice = t.Unicode("").tag(sync=True)
+
+    def __init__(
+        self,
+        engine: Any,
+        requests: Iterable[Request] = (),
+        *,
+        lang: str = "zh",
+        pace: float = 0.125,
+        max_new_tokens: int = 48,
+        paused: bool = False,
+        title: str = "",
+    ) -> None:
+        if not all(hasattr(engine, name) for name in ("add", "step", "abort", "has_work", "trace")):
+            raise TypeError(
+                f"LiveRun takes an engine (with add, step, abort, has_work and trace), not a {type(engine).__name__}."
+            )
+        self.engine, self.lang, self.pace = engine, check_lang(lang), max(0.0, pace)
+        self.requests = list(requests)
+        self._todo: deque[Callable[[], None]] = deque()
+        self._single = self._stopping = False
+        self._why = "stopped"
+        self._known = self._sent = 0
+        self._told: dict[int, int] = {}  # id -> pieces already sent
+        self._closing: StepRecord | None = None
+        self._views: set[str] = set()
+        self._failure: BaseException | None = None
+        self._cell = _cell_id()
+        speed = next((n for n in (1, 2, 4, 8, 16, 32) if n * self.pace >= 0.99), 32) if self.pace else 1000
+        options = {"lang": lang, "title": title, "speed": speed, "max_new_tokens": max_new_tokens}
+        super().__init__(_options=options, status="paused" if paused else "running")
+        self.on_msg(lambda _, content, __: self._receive(content))
+        old = [run for run in _running if run._is_replaced_by(self)]
+        for run in old:
+            run.stop(translate(self.lang, "live.rerun"))
+        _running.append(self)
+        try:
+            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:  # a plain script: there is nobody to watch, so run it through
+            self._loop = None
+            self._run_through()
+            return
+        self._wake = asyncio.Event()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="minirt-live")
+        self._finished = asyncio.Event()
+        self._task = self._loop.create_task(self._drive([r for r in old if r._loop is self._loop]))
+
+    # -- what can be asked of it (from any thread) ------------------------------------------------
+    @property
+    def trace(self) -> Trace:
+        """The trace so far."""
+        return self.engine.trace
+
+    def pause(self) -> None:
+        """Stop after the step that is being computed."""
+        self._do(lambda: self._set("paused", "running"))
+
+    def resume(self) -> None:
+        """Go on."""
+        self._do(lambda: self._set("running", "paused"))
+
+    def step(self) -> None:
+        """Compute one step, then wait."""
+
+        def one() -> None:
+            self._set("paused", "running")
+            self._single = True
+
+        self._do(one)
+
+    def stop(self, why: str = "") -> None:
+        """End the run: what has not finished is aborted, every block is free."""
+
+        def end() -> None:
+            self._stopping, self._why = True, why or translate(self.lang, "live.by_hand")
+
+        self._do(end)
+
+    def add(self, request: Request | str, max_new_tokens: int | None = None) -> None:
+        """Insert a request now; a string is a prompt. One that can't be served is named in the widget, the run goes on."""
+        tokens = max_new_tokens or self._options["max_new_tokens"]
+
+        def put() -> None:
+            self.notice = ""
+            try:
+                made = request if isinstance(request, Request) else Request(prompt=request, max_new_tokens=tokens)
+                new = self.engine.add(made)
+                self.notice = getattr(getattr(self.engine, "outputs", {}).get(new), "error", None) or ""
+            except (MinirtError, ValueError, TypeError) as e:
+                self.notice = str(e)
+            if self.status == "done" and self.engine.has_work:
+                self.status = "running"
+                self._finished.clear()
+
+        self._do(put)
+
+    def abort(self, request_id: int) -> None:
+        """End one request; its slot and blocks are free for the next."""
+
+        def take_out() -> None:
+            try:
+                self.engine.abort(request_id)
+            except MinirtError as e:
+                self.notice = str(e)
+
+        self._do(take_out)
+
+    def close(self) -> None:
+        """Stop, and close the widget."""
+        self.stop(translate(self.lang, "live.closed"))
+        super().close()
+
+    def __await__(self) -> Generator[Any, None, Trace]:
+        """Wait until all requests have ended (or the run was stopped). Raises what the engine raised."""
+        return self._wait().__await__()
+
+    async def _wait(self) -> Trace:
+        if self._loop is not None:
+            await self._finished.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self.trace
+
+    # -- the task that owns the engine ------------------------------------------------------------
+    def _do(self, what: Callable[[], None]) -> None:
+        self._todo.append(what)
+        if self._loop is None or self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def _drive(self, before: list[LiveRun]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            for old in before:  # it may still be computing a step with this very engine
+                await old._ended()
+            self._begin()
+            while True:
+                self._carry_out()
+                if self._stopping:
+                    break
+                if not self.engine.has_work and self.status == "running":
+                    self._finish()
+                if self.status == "running" or (self._single and self.engine.has_work):
+                    self._single = False
+                    due = loop.time() + self.pace
+                    await loop.run_in_executor(self._executor, self.engine.step)
+                    self._flush()
+                    await self._sleep(due - loop.time())
+                else:
+                    self._flush()
+                    await self._wake.wait()
+                self._wake.clear()
+            self._end("stopped", self._why)
+        except asyncio.CancelledError:
+            self._end("stopped", self._why)
+            raise
+        except BaseException as e:
+            self._failure = e
+            self._end("failed", f"{type(e).__name__}: {e}")
+        finally:
+            self._executor.shutdown(wait=False)
+
+    async def _ended(self) -> None:
+        await asyncio.wait([self._task])
+
+    async def _sleep(self, seconds: float) -> None:
+        """Keep the pace, but answer at once when something is asked."""
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        try:
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        except (asyncio.TimeoutError, TimeoutError):
+            return
+        if not self._todo:
+            return
+
+    def _begin(self) -> None:
+        if hasattr(self.engine, "reset") and not self.engine.has_work:
+            self.engine.reset()
+        self.engine.streaming = True
+        for request in self.requests:
+            self.engine.add(request)
+        self._flush()
+
+    def _carry_out(self) -> None:
+        while self._todo:
+            self._todo.popleft()()
+
+    def _set(self, status: str, only_from: str) -> None:
+        if self.status == only_from:
+            self.status = status
+
+    def _finish(self) -> None:
+        self._flush()
+        self.status = "done"
+        self._trace = pack(plain(self.trace))
+        self._finished.set()
+
+    def _end(self, status: str, words: str) -> None:
+        """Nothing of this run is left in the engine, whatever happened."""
+        ended = {int(i) for i in self.trace.outputs}
+        left = [i for i in self.trace.requests if i not in ended]
+        for i in left:
+            try:
+                self.engine.abort(i, words)
+            except TypeError:
+                self.engine.abort(i)
+            except Exception as e:  # an engine that is broken can't be tidied; say so rather than hide the first error
+                words += f"\n{type(e).__name__}: {e}"
+        if left:  # the engine writes these ends into its next step, which will not come: show them here
+            n, now = len(self.trace), self.trace.steps[-1].end if len(self.trace) else 0.0
+            self._closing = StepRecord(n, now, events=[Event("aborted", i, {"error": words}) for i in left])
+        self._flush()
+        self.error = words if status == "failed" else ""
+        self.notice = words if status == "stopped" else ""
+        self.status = status
+        self._trace = pack(plain(self.trace))
+        if self in _running:
+            _running.remove(self)
+        if self._loop is not None:
+            self._finished.set()
+
+    def _run_through(self) -> None:
+        try:
+            self._begin()
+            while self.engine.has_work:
+                self.engine.step()
+            self.status = "done"
+        except BaseException as e:
+            self._end("failed", f"{type(e).__name__}: {e}")
+            raise
+        self._trace = pack(plain(self.trace))
+        _running.remove(self)
+
+    # -- to and from the browser ------------------------------------------------------------------
+    def _flush(self) -> None:
+        """Send what the trace has grown by."""
+        trace = self.trace
+        steps = trace.steps[self._sent :]
+        known = list(trace.requests)
+        fresh = known[self._known :]
+        pieces: dict[str, Any] = {}
+        for i, texts in trace.pieces.items():
+            sent = self._told.get(i, 0)
+            if len(texts) > sent or (i in trace.outputs and sent >= 0):
+                start = max(0, sent - 1)  # the last piece may have been completed since
+                pieces[str(i)] = [start, texts[start:]]
+                self._told[i] = -1 if i in trace.outputs else len(texts)
+        records = [slim(step_to_dict(s)) for s in steps]
+        if self._closing is not None:
+            records.append(slim(step_to_dict(self._closing)))
+        if not (records or fresh or pieces):
+            return
+        requests = [asdict(trace.requests[i]) for i in fresh]
+        self.send({"type": "grow", "first": self._sent, "steps": records, "requests": requests, "pieces": pieces})
+        self._sent, self._known = len(trace.steps), len(known)
+
+    def _receive(self, content: dict[str, Any]) -> None:
+        """A message from the browser; may be another thread than the loop's."""
+        kind = content.get("type")
+        if kind == "hello":
+            self._views.add(content["view"])
+            self._in_loop(lambda: self._send_all(content["view"]))
+        elif kind == "gone":
+            self._views.discard(content["view"])
+            self._in_loop(self._maybe_closed)
+        elif kind == "add":
+            self.add(str(content["prompt"]), int(content["max_new_tokens"]))
+        elif kind == "abort":
+            self.abort(int(content["id"]))
+        elif kind == "pace":
+            self.pace = max(0.0, float(content["value"]))
+            self._do(lambda: None)
+        elif kind in ("pause", "resume", "step", "stop"):
+            getattr(self, kind)()
+
+    def _in_loop(self, what: Callable[[], Any]) -> None:
+        if self._loop is None or self._loop.is_closed():
+            what()
+        else:
+            self._loop.call_soon_threadsafe(what)
+
+    def _send_all(self, view: str) -> None:
+        data = plain(self.trace)
+        data["steps"] = data["steps"][: self._sent]
+        if self._closing is not None:
+            data["steps"].append(slim(step_to_dict(self._closing)))
+        self.send({"type": "all", "view": view}, [pack(data)])
+
+    def _maybe_closed(self) -> None:
+        if self._loop is not None and not self._views:
+            self._loop.call_later(GRACE_S, self._close_if_unseen)
+
+    def _close_if_unseen(self) -> None:
+        if not self._views and self.status not in OVER:
+            self.stop(translate(self.lang, "live.closed"))
+
+    def _is_replaced_by(self, new: LiveRun) -> bool:
+        return new.engine is self.engine or new._cell is None or new._cell == self._cell
+
+    # -- how it looks where no kernel runs --------------------------------------------------------
+    def __repr__(self) -> str:
+        return f"LiveRun(policy={self.trace.meta.get('policy')}, requests={len(self.requests)})"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        title = self._options["title"] or translate(self.lang, "live.title", policy=self.trace.meta.get("policy", ""))
+        return still.bundle(repr(self), requests_picture(title, self.requests, self.lang), self.model_id)
+
+
+def requests_picture(title: str, requests: list[Request], lang: str) -> str:
+    """What is about to be served, as a still picture."""
+    parts = [still.text(still.PAD, 30, title, 16, still.FG, 650)]
+    parts.append(still.text(still.PAD, 52, translate(lang, "live.still"), 12, still.DIM))
+    for n, r in enumerate(requests[:16]):
+        y = 68 + 26 * n
+        words = (r.prompt or translate(lang, "start.tokens", n=len(r.prompt_ids or ()))).replace("\n", " ")
+        ink = "#1b1400" if n % 8 in (1, 3, 4, 6) else "#fff"
+        parts.append(f'<rect x="{still.PAD}" y="{y}" width="38" height="19" rx="5" fill="{still.hue(n)}"/>')
+        parts.append(still.text(still.PAD + 19, y + 14, f"R{n}", 12, ink, 650, "middle"))
+        parts.append(still.text(still.PAD + 52, y + 14, words if len(words) < 62 else words[:60] + "…", 13))
+        parts.append(still.text(still.WIDTH - still.PAD, y + 14, f"≤ {r.max_new_tokens}", 12, still.DIM, anchor="end"))
+    return still.img(still.svg(still.WIDTH, 76 + 26 * min(16, len(requests)), parts), title)
+
+
+def _cell_id() -> str | None:
+    """Which notebook cell is being run, where the front end says so (JupyterLab does)."""
+    try:
+        from IPython import get_ipython
+
+        return get_ipython().get_parent()["metadata"].get("cellId")  # type: ignore[union-attr]
+    except (ImportError, AttributeError, KeyError, TypeError):
+        return None
