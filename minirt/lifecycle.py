@@ -243,11 +243,15 @@ class Lifecycle:
         self.trace.outputs[seq.id] = {"finish_reason": reason, "error": seq.error, "text": text}
 
     def _all_pieces(self, seq: Sequence, ids: list[int]) -> list[str]:
-        if seq.detokenizer is None:
-            return self.backend.pieces(ids)
-        pieces = self.trace.pieces[seq.id]
+        """The text of each token of a complete answer; the last one also gets what a cut-off character leaves."""
+        decoder, pieces = seq.detokenizer, self.trace.pieces.get(seq.id, [])
+        if decoder is None:
+            decoder = self.backend.detokenizer()
+            if decoder is None:
+                return self.backend.pieces(ids)
+            pieces = [decoder.push(t) for t in ids]
         if pieces:
-            pieces[-1] += seq.detokenizer.finish()
+            pieces[-1] += decoder.finish()
         return pieces
 
     # -- when a step fails ----------------------------------------------------------------------
