@@ -8,7 +8,6 @@ slots and the block bookkeeping; a policy only decides, a backend only computes.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from typing import Any
 
@@ -18,15 +17,15 @@ from numpy.typing import NDArray
 from .backends.base import Backend, BatchDecodeInput, ForwardBatch
 from .blocks import BlockPool, BlockTable
 from .clock import Clock, StepClock
-from .errors import ConfigError, PolicyError, RequestError
+from .errors import ConfigError, PolicyError
 from .policies import make_policy
 from .policies.base import Admission, Chunk, Limits, Policy, State, StepPlan
 from .policies.planner import validate
 from .prefix import find_prefix, register_full
 from .queues import QueueView, WaitingQueue
-from .request import Output, Request, RequestState, Sequence
+from .request import Output, RequestState, Sequence
 from .run import Run, RunLoop
-from .trace import Event, PrefillRow, RequestInfo, StepRecord, Trace
+from .trace import Event, PrefillRow, StepRecord, Trace
 from .watchdog import Watchdog
 
 
@@ -81,17 +80,28 @@ class Engine(RunLoop):
         self.trace = Trace()
         self.last_run: Run | None = None
         self._ids = itertools.count()
-        self._start_afresh(keep_cache=False)
+        self._seqs: dict[int, Sequence] = {}  # all that have not ended
+        self.ended: dict[int, Sequence] = {}  # complete, but the batch has not returned yet
+        self.reset()
 
-    def _start_afresh(self, keep_cache: bool) -> None:
+    def reset(self, keep_cache: bool = False) -> None:
+        """Forget the last run: an empty trace, no outputs, ids and clock from 0. run() begins with it.
+
+        keep_cache: prefixes stay in the pool. Raises ConfigError while there are requests to serve.
+        """
+        if self.has_work:
+            raise ConfigError(
+                f"the engine still has {len(self._seqs) + len(self.ended)} requests that were add()ed: finish them with "
+                "step() or abort() them first."
+            )
         if not keep_cache:
             self.pool = BlockPool(self.limits.num_blocks, self.limits.block_size)
-        self._seqs: dict[int, Sequence] = {}  # all that have not ended
-        self._arriving: list[tuple[float, int, Sequence]] = []  # heap by arrival
+        self._seqs = {}
+        self._arriving = []
         self.waiting = WaitingQueue()
         self.prefilling: dict[int, Sequence] = {}
         self.running: dict[int, Sequence] = {}
-        self.ended: dict[int, Sequence] = {}  # complete, but the batch has not returned yet
+        self.ended = {}
         self.swapped: dict[int, Sequence] = {}
         self._free_slots = list(range(self.limits.max_batch_size))
         self._host_used = 0
@@ -107,33 +117,6 @@ class Engine(RunLoop):
         self.trace = Trace(meta=self._describe())
         self.watchdog.reset()
         self.clock.reset()
-
-    # -- requests in ----------------------------------------------------------------------------
-    def add(self, request: Request) -> int:
-        """Queue a request; returns its id. One that can never be served ends at once as "rejected", with the numbers."""
-        if not isinstance(request, Request):
-            raise RequestError(f"add() takes a minirt.Request, not {type(request).__name__}.")
-        seq_id = next(self._ids)
-        arrival = max(request.arrival, self.clock.now())
-        error = None
-        try:
-            given = request.prompt_ids
-            tokens = list(given) if given is not None else self.backend.encode(request.prompt or "")
-            error = self._never_fits(request, tokens)
-        except RequestError as e:
-            tokens, error = [], str(e)
-        seq = Sequence(seq_id, request, tokens, len(tokens), arrival)
-        seq.priority, seq.max_new_tokens = request.priority, request.max_new_tokens
-        self._seqs[seq_id] = seq
-        name = request.name or f"R{seq_id}"
-        self.trace.requests[seq_id] = RequestInfo(
-            seq_id, name, len(tokens), request.max_new_tokens, arrival, request.priority, request.prompt
-        )
-        if error:
-            self._end_unserved(seq, "rejected", error)
-        else:
-            heapq.heappush(self._arriving, (arrival, seq_id, seq))
-        return seq_id
 
     @property
     def has_work(self) -> bool:
@@ -153,15 +136,17 @@ class Engine(RunLoop):
         state = self._state(now)
         plan = self.policy.plan(state)
         validate(plan, state)
-        if self.watchdog.idle(plan, state):
-            self._wait(plan, state)
+        waited = self.watchdog.idle(plan, state)
+        if waited:
+            self._wait(plan)
         record = StepRecord(self.step_count, now, events=self._pending_events, freed=self._freed_between)
         self._pending_events, self._freed_between = [], []
         self._record, self._batches = record, []
         try:
             self._carry_out(plan, record)
             swapped = sum(n for _, n in record.swapped_in) + sum(n for _, n in record.swapped_out)
-            self.clock.advance(self.backend, self._batches, swapped)
+            if not waited or self.clock.now() <= now:  # waiting has taken its time already
+                self.clock.advance(self.backend, self._batches, swapped)
         except BaseException as e:
             self._recover(f"the step was interrupted ({type(e).__name__}: {e})".replace(": )", ")"))
             raise
@@ -169,31 +154,12 @@ class Engine(RunLoop):
         self.watchdog.look(plan, self)
         return record
 
-    def _wake_up(self) -> float:
-        """The time now, after requests whose time has come have joined the queue; jumps ahead if all is idle."""
-        busy = self.waiting or self.prefilling or self.running or self.swapped or self.ended
-        if not busy and self._arriving:
-            self.clock.idle_until(self._arriving[0][0])
-        now = self.clock.now()
-        while self._arriving and self._arriving[0][0] <= now:
-            seq = heapq.heappop(self._arriving)[2]
-            if seq.state is RequestState.ARRIVING:  # not aborted meanwhile
-                seq.state = RequestState.WAITING
-                self.waiting.push(seq)
-                self._pending_events.append(Event("arrived", seq.id))
-        return now
-
     def _state(self, now: float) -> State:
         return State(
             now, self.step_count, QueueView(self.waiting), self.prefilling.values(), self.running.values(),
             self.ended.values(), self.swapped.values(), len(self._free_slots), self.pool.num_free, self.limits,
-            bool(self._arriving), self.pool, self.limits.host_blocks - self._host_used, self.prefix_caching,
+            self._next_arrival() is not None, self.pool, self.limits.host_blocks - self._host_used, self.prefix_caching,
         )  # fmt: skip
-
-    def _wait(self, plan: StepPlan, state: State) -> None:
-        """The policy wants to wait: let time pass until the next arrival or its own deadline."""
-        until = [t for t in (plan.wait_until, self._arriving[0][0] if self._arriving else None) if t is not None]
-        self.clock.idle_until(min(until))
 
     def _carry_out(self, plan: StepPlan, record: StepRecord) -> None:
         for seq, why in plan.refuse:

@@ -18,6 +18,7 @@ from .policies.base import Limits, Policy
 from .prefix import register_full
 from .queues import WaitingQueue
 from .request import Output, RequestState, Sequence
+from .stopping import StoppingDetokenizer
 from .trace import Event, StepRecord, Trace
 
 
@@ -49,6 +50,10 @@ class Lifecycle:
     _batches: list[ForwardBatch]
     _pending_events: list[Event]
     _freed_between: list[tuple[int, list[int]]]
+
+    @property
+    def has_work(self) -> bool:
+        raise NotImplementedError
 
     # -- slots and blocks -----------------------------------------------------------------------
     def _log(self, kind: str, seq: Sequence, data: dict[str, Any] | None = None) -> None:
@@ -168,21 +173,16 @@ class Lifecycle:
             seq.detokenizer = self.backend.detokenizer()
             if seq.detokenizer is None:
                 return False
-        pieces = self.trace.pieces.setdefault(seq.id, [])
-        pieces.append(seq.detokenizer.push(token))
-        if not seq.request.stop:
-            return False
-        # Only the end of the text can complete a stop string now: join just enough of it.
-        longest = max(map(len, seq.request.stop))
-        tail = ""
-        for piece in reversed(pieces):
-            tail = piece + tail
-            if len(tail) >= longest + len(pieces[-1]):
-                break
-        return any(s in tail for s in seq.request.stop)
+            if seq.request.stop:
+                seq.detokenizer = StoppingDetokenizer(seq.detokenizer, seq.request.stop)
+        self.trace.pieces.setdefault(seq.id, []).append(seq.detokenizer.push(token))
+        return bool(seq.request.stop) and seq.detokenizer.found
 
     def text(self, seq_id: int) -> str:
-        """The answer so far (or in full) of a request, without a stop string. Raises RequestError if unknown."""
+        """The answer so far (or in full) of a request, without a stop string or what may become one.
+
+        Raises RequestError if there is no such request.
+        """
         if seq_id in self.outputs:
             return self.outputs[seq_id].text
         if seq_id not in self._seqs:
@@ -210,6 +210,16 @@ class Lifecycle:
                 return
             raise RequestError(f"no request {seq_id} here; known are {_few(self.trace.requests)}.")
         self._end_early(seq, why)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Between steps: where no step is to come, write what has happened into a record that computes nothing."""
+        if self._record is None and not self.has_work and (self._pending_events or self._freed_between):
+            record = StepRecord(
+                self.step_count, self.clock.now(), events=self._pending_events, freed=self._freed_between
+            )
+            self._pending_events, self._freed_between = [], []
+            self._finish_record(record)
 
     def _end_early(self, seq: Sequence, why: str) -> None:
         if seq.table is not None:
@@ -231,16 +241,16 @@ class Lifecycle:
         self._output(seq, reason)
 
     def _output(self, seq: Sequence, reason: str) -> None:
-        del self._seqs[seq.id]
         seq.finish_reason = reason
         ids = seq.output_ids
         text = ""
         if ids and (pieces := self._all_pieces(seq, ids)):
             self.trace.pieces[seq.id] = pieces
-            text = _before_stop("".join(pieces), seq.request.stop)
+            text = "".join(pieces)
         out = Output(seq.id, seq.request, seq.tokens[: seq.num_prompt], ids, text, reason, seq.error, seq.arrival)
         self.outputs[seq.id] = out
         self.trace.outputs[seq.id] = {"finish_reason": reason, "error": seq.error, "text": text}
+        del self._seqs[seq.id]  # last: an interrupt before this leaves a request that _recover still ends
 
     def _all_pieces(self, seq: Sequence, ids: list[int]) -> list[str]:
         """The text of each token of a complete answer; the last one also gets what a cut-off character leaves."""
@@ -297,11 +307,6 @@ class Lifecycle:
         self._record = None
         self.step_count += 1
         self.trace.steps.append(record)
-
-
-def _before_stop(text: str, stop: Any) -> str:
-    cut = min((i for s in stop or () if (i := text.find(s)) >= 0), default=len(text))
-    return text[:cut]
 
 
 def _few(ids: Any) -> str:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .errors import ConfigError
-from .lifecycle import Lifecycle
+from .intake import Intake
 from .policies.base import StepPlan
 from .request import Output, Request
 from .trace import StepRecord, Trace
@@ -37,7 +37,7 @@ class Run:
         return f"Run(policy={self.trace.meta.get('policy')}, requests={len(reasons)} ({ends}), steps={len(self.trace)})"
 
 
-class RunLoop(Lifecycle):
+class RunLoop(Intake):
     """The whole-run half of Engine."""
 
     last_run: Run | None
@@ -57,15 +57,10 @@ class RunLoop(Lifecycle):
         and is raised again; the engine can be used on.
         """
         requests = list(requests)
-        if self._seqs or self.ended:
-            raise ConfigError(
-                f"the engine still has {len(self._seqs) + len(self.ended)} requests that were add()ed: finish them with "
-                "step() or abort() them before run()."
-            )
         for i, r in enumerate(requests):
             if not isinstance(r, Request):
                 raise ConfigError(f"run() takes minirt.Request objects; item {i} is a {type(r).__name__}.")
-        self._start_afresh(keep_cache)
+        self.reset(keep_cache)
         bar, tell = None, progress if callable(progress) else None
         if progress is True:
             from tqdm.auto import tqdm
@@ -73,8 +68,10 @@ class RunLoop(Lifecycle):
             bar = tqdm(total=sum(r.max_new_tokens for r in requests), unit="tok", desc=self.policy.name)
         ids: list[int] = []
         try:
-            ids += [self.add(r) for r in requests]
+            for r in requests:
+                ids.append(self._join(r, r.arrival))
             self.clock.reset()  # reading prompts is not part of the run
+            self._settle()
             while self.has_work:
                 record = self.step()
                 if bar is not None:
@@ -90,17 +87,10 @@ class RunLoop(Lifecycle):
             self.last_run = Run([self.outputs[i] for i in ids if i in self.outputs], self.trace)
         return self.last_run
 
-    @property
-    def has_work(self) -> bool:
-        raise NotImplementedError
-
     def step(self) -> StepRecord:
         raise NotImplementedError
 
-    def add(self, request: Request) -> int:
-        raise NotImplementedError
-
-    def _start_afresh(self, keep_cache: bool) -> None:
+    def reset(self, keep_cache: bool = False) -> None:
         raise NotImplementedError
 
     def _abandon(self, why: str) -> None:
@@ -137,25 +127,3 @@ class RunLoop(Lifecycle):
             "unit": self.clock.unit,
             **self.backend.describe(),
         }
-
-    def _never_fits(self, request: Request, tokens: list[int]) -> str | None:
-        """Why this request can never be served, or None."""
-        limits, n = self.limits, len(tokens)
-        if n == 0:
-            return "the prompt has no tokens."
-        if max(tokens) >= self.backend.vocab_size:
-            top = self.backend.vocab_size - 1
-            return f"token id {max(tokens)} is outside the model's vocabulary: ids go from 0 to {top}."
-        total = n + request.max_new_tokens
-        if total > limits.max_model_len:
-            return (
-                f"{n} prompt tokens and max_new_tokens={request.max_new_tokens} make {total}; the longest this engine "
-                f"serves is {limits.max_model_len}. Shorten the prompt or ask for fewer tokens."
-            )
-        need = -(-(total - 1) // limits.block_size)
-        if need > limits.num_blocks:
-            return (
-                f"{n} prompt tokens and max_new_tokens={request.max_new_tokens} need {need} KV blocks of "
-                f"{limits.block_size} tokens; the whole pool has {limits.num_blocks}. Raise num_blocks."
-            )
-        return None

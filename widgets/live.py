@@ -250,6 +250,7 @@ class LiveRun(anywidget.AnyWidget):
         """Nothing of this run is left in the engine, whatever happened."""
         ended = {int(i) for i in self.trace.outputs}
         left = [i for i in self.trace.requests if i not in ended]
+        steps = len(self.trace)
         for i in left:
             try:
                 self.engine.abort(i, words)
@@ -257,9 +258,9 @@ class LiveRun(anywidget.AnyWidget):
                 self.engine.abort(i)
             except Exception as e:  # an engine that is broken can't be tidied; say so rather than hide the first error
                 words += f"\n{type(e).__name__}: {e}"
-        if left:  # the engine writes these ends into its next step, which will not come: show them here
-            n, now = len(self.trace), self.trace.steps[-1].end if len(self.trace) else 0.0
-            self._closing = StepRecord(n, now, events=[Event("aborted", i, {"error": words}) for i in left])
+        if left and len(self.trace) == steps:  # an engine that could not write down these ends: show them here
+            now = self.trace.steps[-1].end if steps else 0.0
+            self._closing = StepRecord(steps, now, events=[Event("aborted", i, {"error": words}) for i in left])
         self._flush()
         self.error = words if status == "failed" else ""
         self.notice = words if status == "stopped" else ""
