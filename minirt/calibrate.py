@@ -30,7 +30,11 @@ BLOCK_SIZE = 16
 
 
 class Shape(NamedTuple):
-    """A forward to be timed: `decode` rows that each see `context` tokens, and prompt chunks (start, n)."""
+    """A forward to be timed: `decode` rows that see `context` tokens on average, and prompt chunks (start, n).
+
+    Contexts are spread evenly from half of that to one and a half times as much, as rows in service differ too: a
+    backend that pads them to the longest one pays for it, and the fit should know.
+    """
 
     decode: int = 0
     context: int = 0
@@ -56,9 +60,13 @@ def default_shapes(rows: int = 16, context: int = 512) -> list[Shape]:
 
 def make_batch(shape: Shape, vocab_size: int = 2) -> tuple[ForwardBatch, int]:
     """The ForwardBatch of a shape, with a block table for each row, and how many blocks it needs."""
-    spans = [(shape.context - 1, 1)] * shape.decode + list(shape.chunks)
+    step = shape.context / max(1, shape.decode - 1)
+    contexts = [max(1, round(shape.context / 2 + i * step)) for i in range(shape.decode)]
+    if shape.decode == 1:
+        contexts = [shape.context]
+    spans = [(c - 1, 1) for c in contexts] + list(shape.chunks)
     width = max(-(-(start + n) // BLOCK_SIZE) for start, n in spans)
-    tables = np.arange(len(spans) * width, dtype=np.int32).reshape(len(spans), width)
+    tables: NDArray[np.int32] = np.arange(len(spans) * width, dtype=np.int32).reshape(len(spans), width)
     seqs = []
     for i, (start, n) in enumerate(spans):
         request = Request(prompt_ids=[1], ignore_eos=True)
@@ -154,17 +162,19 @@ def calibrate(
     max_context: int = 512,
     budget: float = 8.0,
     shapes: list[Shape] | None = None,
+    now: Callable[[], float] = time.perf_counter,
 ) -> CostModel:
     """A CostModel of this machine running `lm` (from load_model), for up to so many rows of so many tokens.
 
-    Takes about `budget` seconds. Measure on a quiet machine: whatever else runs is measured too. Use it as
+    Takes about `budget` seconds. Measure on a quiet machine: whatever else runs is measured too. now: the time that is
+    measured (time.process_time for CPU seconds). Use it as
     `simulate(…, cost_model=calibrate(lm), model=ModelShape.of(lm))`.
     """
     from .backends.native import NativeBackend
 
     backend = NativeBackend(lm)
-    shapes = shapes or default_shapes(max_batch_size, min(max_context, backend.max_model_len))
-    model = fit(*measure(backend, shapes, budget))
+    shapes = shapes or default_shapes(max_batch_size, max(32, min(max_context, backend.max_model_len * 2 // 3)))
+    model = fit(*measure(backend, shapes, budget, now))
     step, row = engine_overhead(ModelShape.of(lm), max_batch_size)
     return model.but(
         step_s=step,

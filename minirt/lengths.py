@@ -93,7 +93,8 @@ class PercentileTable:
         at = [q for q, _ in self.points]
         i = min(bisect_right(at, percent), len(at) - 1)
         (p0, low), (p1, high) = self.points[i - 1], self.points[i]
-        return low + (high - low) * ((percent - p0) / (p1 - p0)) ** self.bend
+        u: float = (percent - p0) / (p1 - p0)
+        return low + (high - low) * math.pow(u, self.bend)
 
     def __call__(self, rng: Random) -> int:
         return max(1, round(self.quantile(100 * rng.random())))

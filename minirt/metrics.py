@@ -222,7 +222,8 @@ class RunMetrics:
         u = self.unit
         kinds = ", ".join(f"{n} by {how}" for how, n in self.preemptions.items()) or "none"
         lines = [
-            f"{self.policy}: {self.completed} of {len(self.requests)} requests, {self.tokens} tokens in {self.duration:.6g} {u}",
+            f"{self.policy}: {self.completed} of {len(self.requests)} requests, "
+            f"{self.tokens} tokens in {self.duration:.6g} {u}",
             f"decode steps     {self.decode_steps}  (static {self.static_total}, lower bound {self.lower_bound})",
             f"throughput       {self.throughput:.4g} tokens/{u}, {self.request_throughput:.4g} requests/{u}, "
             f"{self.tokens_per_step:.2f} tokens/step",

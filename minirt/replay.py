@@ -117,7 +117,7 @@ class Replayer:
         self._compute(record)
         self._move_blocks(record)
         for i in left:
-            if i not in s.resident and s.tables.pop(i, None):
+            if i not in s.resident and s.tables.pop(i, []):
                 raise TraceError(f"step {record.step}: request {i} left its slot but kept blocks.")
         self._check(record)
         return s

@@ -23,23 +23,9 @@ if TYPE_CHECKING:
     from .backends.base import ForwardBatch
 
 __all__ = [
-    "HARDWARE",
-    "MODELS",
-    "BatchLimits",
-    "CostModel",
-    "DecodeTime",
-    "Hardware",
-    "ModelShape",
-    "Work",
-    "batch_limits",
-    "calibrate",
-    "decode_time",
-    "get_hardware",
-    "get_model",
-    "kv_overtakes_weights",
-    "ridge_batch",
-    "throughput",
-]
+    "HARDWARE", "MODELS", "BatchLimits", "CostModel", "DecodeTime", "Hardware", "ModelShape", "Work", "batch_limits",
+    "calibrate", "decode_time", "get_hardware", "get_model", "kv_overtakes_weights", "ridge_batch", "throughput",
+]  # fmt: skip
 
 
 class DecodeTime(NamedTuple):

@@ -105,6 +105,7 @@ def tally(trace: Trace) -> Tally:
     swapped: set[int] = set()
     weights = pool_weights = 0.0
     before: StepRecord | None = None
+    inside = 0  # requests in the system after the record before
     for record in trace.steps:
         try:
             leaving = _events_before(t, record, swapped)
@@ -130,7 +131,7 @@ def tally(trace: Trace) -> Tally:
             t.valid += w * record.valid / memory
             t.external += w * record.external * block_size / memory
         if before is not None:
-            t.in_system += inside * (record.time - before.end)  # noqa: F821 - set by the record before
+            t.in_system += inside * (record.time - before.end)
         inside = record.waiting + record.resident + len(swapped)
         t.in_system += (inside + at_end) * record.duration
         before = record

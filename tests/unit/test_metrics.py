@@ -171,8 +171,8 @@ def test_compare() -> None:
 RUNS = {
     "static": lambda: simulate("static", make_requests(40, uniform(1, 40), lognormal(12, 1.0, cap=90), seed=1),
                                max_batch_size=4, num_blocks=64),
-    "vllm, tight": lambda: simulate("vllm", make_requests(60, uniform(1, 60), lognormal(20, 1.0, cap=90), poisson(300.0), seed=2),
-                                    max_batch_size=8, num_blocks=24, block_size=8),
+    "vllm, tight": lambda: simulate("vllm", make_requests(60, uniform(1, 60), lognormal(20, 1.0, cap=90), poisson(300.0),
+                                                          seed=2), max_batch_size=8, num_blocks=24, block_size=8),
     "vllm, prefixes": lambda: simulate("vllm", shared_prefix(30, 50, uniform(1, 30), uniform(1, 30), seed=3),
                                        max_batch_size=8, num_blocks=128, block_size=8, prefix_caching=True),
     "mini-runtime": lambda: simulate("mini-runtime", make_requests(60, uniform(1, 60), lognormal(20, 1.0, cap=90), seed=4),
