@@ -13,8 +13,11 @@ predict(question, answer=None, *, choices=None, unit="", low=None, high=None, x=
 from __future__ import annotations
 
 from .compare import Compare
+from .explorer import RooflineExplorer
+from .kvcalc import KVCalculator
 from .live import LiveRun
 from .player import Player
+from .policylab import PolicyLab
 from .predict import Prediction, predict
 
-__all__ = ["Compare", "LiveRun", "Player", "Prediction", "predict"]
+__all__ = ["Compare", "KVCalculator", "LiveRun", "Player", "PolicyLab", "Prediction", "RooflineExplorer", "predict"]

@@ -42,11 +42,19 @@ class Player(anywidget.AnyWidget):
     def __repr__(self) -> str:
         return f"Player({describe(self.trace)})"
 
+    def show(self, run: Any) -> None:
+        """Play another run in the same place."""
+        self.trace = trace_of(run)
+        self._trace = pack(plain(self.trace))
+
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        return still.bundle(repr(self), self.picture(), self.model_id)
+
+    def picture(self) -> str:
+        """The whole run as a still picture, an <img>."""
         title = self._options["title"] or translate(self.lang, "player.title", policy=self.trace.meta.get("policy", ""))
         parts, height = still.run_picture(self.trace, title, figures(self.trace, self.lang), self.lang)
-        picture = still.img(still.svg(still.WIDTH, height, parts), repr(self))
-        return still.bundle(repr(self), picture, self.model_id)
+        return still.img(still.svg(still.WIDTH, height, parts), repr(self))
 
     def to_html(self, path: str | Path) -> Path:
         """Write a page that plays anywhere: no kernel, no network, one file. Returns its path."""

@@ -117,8 +117,18 @@ export async function mountPlayer(el, data, options) {
 
 export default {
   async render({ model, el }) {
-    const options = model.get("_options");
-    const view = await mountPlayer(el, model.get("_trace"), options);
-    return () => view.destroy();
+    let view = await mountPlayer(el, model.get("_trace"), model.get("_options"));
+    const again = async () => {
+      const { mode } = view;
+      const next = await unpack(model.get("_trace"));
+      view.destroy();
+      view = new PlayerView(el, new TraceModel(next), { ...model.get("_options"), mode });
+      view.transport.seek(view.model.length - 1);
+    };
+    model.on("change:_trace", again);
+    return () => {
+      model.off("change:_trace", again);
+      view.destroy();
+    };
   },
 };

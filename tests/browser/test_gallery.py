@@ -1,0 +1,76 @@
+"""Every widget in every mode, in both themes, at 1200 and at 800 pixels: it renders, fits, and raises nothing.
+
+With MINIRT_SHOTS=folder the pictures are kept, for a person to look at.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from conftest import settle, view
+
+pytestmark = pytest.mark.browser
+
+SHOTS = os.environ.get("MINIRT_SHOTS")
+CELLS = [
+    """
+import minirt, widgets
+from minirt import workloads, lengths
+def requests():
+    prompts = lengths.uniform(8, 60)
+    return workloads.make_requests(18, prompts, lengths.lognormal(16, 0.9, 80), workloads.poisson(0.6), seed=3, shared_prefix=16)
+def run(policy, **o):
+    r = minirt.simulate(policy, requests(), max_batch_size=6, num_blocks=o.pop("num_blocks", 72), block_size=8, clock="step", **o)
+    words = "连续批处理让车辆永远在补位：谁先到站谁先下车，空位马上被下一位乘客补上。A slot that is free is given away at once. "
+    for i, pieces in r.trace.pieces.items():   # the simulator says nothing; a lecture's picture should
+        r.trace.pieces[i] = [words[k % len(words)] for k in range(len(pieces))]
+    return r
+vllm = run("vllm", prefix_caching=True, num_blocks=40)
+static = run("static", num_blocks=96)
+for r in (vllm, static):
+    for i, info in r.trace.requests.items():
+        info.prompt = f"第 {i} 个问题：为什么要动态批处理？"
+""",
+    "widgets.Player(vllm)",
+    "widgets.Compare(static, run('vllm', num_blocks=96))",
+    "widgets.PolicyLab(max_batch_size=6)",
+    "widgets.RooflineExplorer()",
+    "widgets.KVCalculator()",
+    "p = widgets.predict('静态批处理要走多少步？', unit='步', low=0, high=400, explain='每一批都要等最长的那个。')\np",
+    "p.lock(100); p.reveal(static.metrics.decode_steps)",
+    "c = widgets.predict('吞吐随批大小怎么变？', x=[1, 2, 4, 8, 16, 32, 64], y_max=100, x_label='批大小', y_label='token/s')\n"
+    "c.lock([4, 8, 16, 30, 45, 60, 70]); c",
+    "c.reveal([3, 6, 12, 24, 46, 80, 95])",
+]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 800])
+def test_everything_renders(notebook, width, dark):
+    page = notebook(CELLS, width=width, height=1000, dark=dark)
+    page.wait_for_function("document.querySelectorAll('.jp-Cell')[9].querySelector('.jp-OutputArea-output')", timeout=90_000)
+    page.wait_for_selector(".mrt-compare")
+    theme = "dark" if dark else "light"
+
+    def shoot(name: str, selector: str, nth: int = 0) -> None:
+        target = page.locator(selector).nth(nth)
+        target.scroll_into_view_if_needed()
+        settle(page)
+        wide = target.evaluate("e => [e.scrollWidth, e.clientWidth]")
+        assert wide[0] <= wide[1] + 2, f"{name}: {wide[0]} px of content in {wide[1]} px"
+        if SHOTS:
+            Path(SHOTS).mkdir(parents=True, exist_ok=True)
+            settle(page, 900)
+            target.screenshot(path=f"{SHOTS}/{name}-{width}-{theme}.png")
+
+    for mode in ("start", "run", "monitor", "done"):
+        view(page, f"v.show('{mode}'); v.transport.seek('{mode}' === 'done' ? v.model.length - 1 : 36)")
+        shoot(f"player-{mode}", ".mrt[data-mode]")
+    compare = "document.querySelector('.mrt-compare').mrtView"
+    page.evaluate(f"{compare}.transport.seek(48)")
+    shoot("compare", ".mrt-compare")
+    for n, name in enumerate(["policylab", "roofline", "kvcalc", "predict", "reveal", "curve", "curve-reveal"]):
+        shoot(name, f".jp-Cell >> nth={n + 3} >> .jp-OutputArea-output")
+    assert not page.mrt_errors
