@@ -8,8 +8,11 @@ engine makes for it and a policy may read.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+import math
+import operator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from .errors import RequestError
@@ -51,8 +54,9 @@ class Request:
 
     prompt: text (the model's chat template is applied where it has one), or prompt_ids: token ids
     taken as they are; exactly one of the two. max_new_tokens: at least 1. arrival: when it joins the
-    queue, in the clock's unit (steps or seconds). priority: lower is served first. temperature, top_p,
-    top_k, seed: see SamplingParams. stop: strings that end the answer; they are not part of it.
+    queue, in the clock's unit (steps or seconds). priority: a whole number, lower is served first. temperature,
+    top_p, top_k, seed: see SamplingParams; seed None is 0. stop: strings that end the answer; the text ends before
+    them (token_ids hold them).
     name: a label for pictures. Raises RequestError on a value that can't be served.
     """
 
@@ -78,16 +82,23 @@ class Request:
             )
         if self.prompt is not None and not self.prompt.strip():
             raise RequestError("prompt= is empty: there is nothing to continue. Pass at least one word.")
+        if self.prompt is not None and not _is_unicode(self.prompt):
+            raise RequestError(
+                "prompt= holds half of a surrogate pair, which is no character. It was probably cut or decoded wrongly; "
+                "prompt.encode('utf-8', 'replace').decode() replaces it."
+            )
         if self.prompt_ids is not None:
             object.__setattr__(self, "prompt_ids", _checked_ids(self.prompt_ids))
-        _check_int("max_new_tokens", self.max_new_tokens, 1, "ask for at least one token")
-        _check_int("top_k", self.top_k, 0, "0 keeps all tokens")
-        if not self.arrival >= 0.0:
-            raise RequestError(f"arrival={self.arrival} must be 0 or later.")
-        if not 0.0 <= self.temperature < float("inf"):
-            raise RequestError(f"temperature={self.temperature} must be 0 (greedy) or a positive number.")
-        if not 0.0 < self.top_p <= 1.0:
-            raise RequestError(f"top_p={self.top_p} must be above 0 and at most 1 (1 keeps all tokens).")
+        self._whole("max_new_tokens", 1, "ask for at least one token")
+        self._whole("top_k", 0, "0 keeps all tokens")
+        self._whole("priority", None, "lower is served first")
+        if self.seed is not None:
+            self._whole("seed", None, "or None, which is 0")
+        self._number("arrival", lambda x: 0.0 <= x < math.inf, "0 or later, and finite")
+        self._number("temperature", lambda x: 0.0 <= x < math.inf, "0 (greedy) or a positive number")
+        self._number("top_p", lambda x: 0.0 < x <= 1.0, "above 0 and at most 1 (1 keeps all tokens)")
+        if self.name is not None and not isinstance(self.name, str):
+            raise RequestError(f"name={self.name!r} must be a string.")
         stop = self.stop
         if stop is not None:
             stop = (stop,) if isinstance(stop, str) else tuple(stop)
@@ -95,21 +106,38 @@ class Request:
                 raise RequestError(f"stop={self.stop!r} must be one or more strings that are not empty.")
             object.__setattr__(self, "stop", stop)
 
+    # Numbers become Python's own (from NumPy's, say), since a trace is saved as JSON.
+    def _whole(self, name: str, least: int | None, hint: str) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, Integral) or (least is not None and value < least):
+            limit = "" if least is None else f" of at least {least}"
+            raise RequestError(f"{name}={value!r} must be a whole number{limit} ({hint}).")
+        object.__setattr__(self, name, int(value))
+
+    def _number(self, name: str, ok: Callable[[float], bool], limit: str) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, Real) or not ok(float(value)):
+            raise RequestError(f"{name}={value!r} must be {limit}.")
+        object.__setattr__(self, name, float(value))
+
     @property
     def sampling(self) -> SamplingParams:
         """The sampling part of this request."""
         return SamplingParams(self.temperature, self.top_k, self.top_p, self.seed or 0)
 
 
-def _check_int(name: str, value: object, least: int, hint: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise RequestError(f"{name}={value!r} must be a whole number of at least {least} ({hint}).")
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _checked_ids(ids: Iterable[int]) -> tuple[int, ...]:
     try:
-        out = tuple(int(i) for i in ids)
-    except (TypeError, ValueError) as e:
+        out = tuple(operator.index(i) for i in ids)
+    except TypeError as e:
         raise RequestError(f"prompt_ids= must be a sequence of whole numbers ({e}).") from None
     if not out:
         raise RequestError("prompt_ids= is empty: there is nothing to continue. Pass at least one token id.")
@@ -177,8 +205,8 @@ class Output:
 
     finish_reason: "stop" (end of sequence or stop string), "length" (max_new_tokens), "rejected"
     (could never be served), "aborted" (by the caller, an interrupt, or because it failed on the way).
-    error says why for the last two. token_ids holds no end-of-sequence id. arrival, first_token_time
-    and finish_time are in the clock's unit; None where it never came to that.
+    error says why for the last two. token_ids holds no end-of-sequence id, text ends before a stop string. arrival:
+    in the clock's unit; the other times of its life are in run.metrics.requests.
     """
 
     id: int
@@ -189,5 +217,3 @@ class Output:
     finish_reason: str
     error: str | None = None
     arrival: float = 0.0
-    first_token_time: float | None = None
-    finish_time: float | None = None

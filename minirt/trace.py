@@ -8,7 +8,7 @@ Lines: a header, one line a step, and an end line with the texts, so that a cut-
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,8 +166,10 @@ class Trace:
         path = Path(path)
         if not path.is_file():
             raise TraceError(f"{path}: no such file.")
-        lines = path.read_text(encoding="utf-8").splitlines()
-        if not lines:
+        # Not splitlines(): texts may hold U+2028 and others that it takes for line ends. Decoded line by line, so that
+        # bytes that are no text are named by their line as well.
+        lines = path.read_bytes().rstrip(b"\n").split(b"\n")
+        if lines == [b""]:
             raise TraceError(f"{path}: the file is empty; it should start with a header line.")
         head = _parse(path, 1, lines[0])
         if head.get("minirt_trace") != SCHEMA:
@@ -182,7 +184,9 @@ class Trace:
         for n, text in enumerate(lines[1:-1], 2):
             record = _parse(path, n, text)
             with _naming(path, n):
-                trace.steps.append(_step_from_dict(record))
+                trace.steps.append(_step_from_dict(record, trace.requests))
+                if len(trace.steps) > 1 and record["step"] != trace.steps[-2].step + 1:
+                    raise ValueError(f"step {record['step']} follows step {trace.steps[-2].step}")
         tail = _parse(path, len(lines), lines[-1]) if len(lines) > 1 else {}
         if "end" not in tail:
             raise TraceError(f"{path}, line {len(lines)}: the end line is missing; the file was cut off here.")
@@ -194,7 +198,7 @@ class Trace:
         return trace
 
 
-def _parse(path: Path, n: int, text: str) -> dict[str, Any]:
+def _parse(path: Path, n: int, text: bytes) -> dict[str, Any]:
     with _naming(path, n):
         got = json.loads(text)
         if not isinstance(got, dict):
@@ -230,8 +234,11 @@ def _step_to_dict(s: StepRecord) -> dict[str, Any]:
     return out
 
 
-def _step_from_dict(d: dict[str, Any]) -> StepRecord:
+def _step_from_dict(d: dict[str, Any], known: Container[int]) -> StepRecord:
     s = StepRecord(**{k: d[k] for k in _GAUGES})
+    for k in _GAUGES:
+        if isinstance(d[k], bool) or not isinstance(d[k], (int, float)):
+            raise ValueError(f"{k}={d[k]!r} is no number")
     unknown = set(d) - set(_GAUGES) - set(_LISTS)
     if unknown:
         raise ValueError(f"unknown fields {sorted(unknown)}")
@@ -243,6 +250,11 @@ def _step_from_dict(d: dict[str, Any]) -> StepRecord:
         setattr(s, k, [tuple(x) for x in d.get(k, [])])
     if len(s.emitted) != len(s.tokens):
         raise ValueError(f"{len(s.emitted)} receivers but {len(s.tokens)} tokens")
+    rows = [*s.prefill, *s.allocated, *s.freed, *s.swapped_out, *s.swapped_in]
+    ids = [r[0] for r in rows] + [e.id for e in s.events] + s.decode + s.wasted + s.emitted
+    for i in ids:
+        if i not in known:
+            raise ValueError(f"request {i!r} is not in the header")
     return s
 
 

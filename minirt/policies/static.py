@@ -44,7 +44,7 @@ class StaticPolicy:
         for seq in state.waiting:
             if len(batch) == state.limits.max_batch_size:
                 break
-            if not p.can_hold(_reservation([seq])):
+            if not p.can_hold(_reservation([seq], state)):
                 p.refuse(seq, self._too_big(seq, state))
             elif _blocks(batch + [seq], state) > state.limits.num_blocks:
                 break  # the batch is as large as memory allows
@@ -58,21 +58,23 @@ class StaticPolicy:
             p.plan.wait_until = due
             return
         longest = max(len(s.tokens) for s in batch)
-        reserve = _reservation(batch)
+        reserve = _reservation(batch, state)
         for seq in batch:
             p.admit(seq, reserve=reserve, padding=longest - len(seq.tokens))
 
     def _too_big(self, seq: Sequence, state: State) -> str:
         limits = state.limits
         return (
-            f"a static batch reserves {_reservation([seq])} tokens for this request at once; the pool has "
+            f"a static batch reserves {_reservation([seq], state)} tokens for this request at once; the pool has "
             f"{limits.num_blocks} blocks of {limits.block_size}. Raise num_blocks or lower max_new_tokens."
         )
 
 
-def _reservation(batch: list[Sequence]) -> int:
-    return max(len(s.tokens) for s in batch) + max(s.max_new_tokens for s in batch)
+def _reservation(batch: list[Sequence], state: State) -> int:
+    """Tokens set aside for each row: the longest prompt and the longest answer, though no row outgrows the model."""
+    whole = max(len(s.tokens) for s in batch) + max(s.max_new_tokens for s in batch)
+    return min(whole, state.limits.max_model_len)
 
 
 def _blocks(batch: list[Sequence], state: State) -> int:
-    return len(batch) * -(-_reservation(batch) // state.limits.block_size)
+    return len(batch) * -(-_reservation(batch, state) // state.limits.block_size)
