@@ -21,15 +21,19 @@ def block_hashes(seq: Sequence, block_size: int, upto: int | None = None) -> lis
     return hashes
 
 
-def find_prefix(pool: BlockPool, seq: Sequence, skip: int = 0) -> list[int]:
-    """Blocks of the pool that hold the request's tokens from block `skip` on, as far as they can be shared."""
+def find_prefix(pool: BlockPool, seq: Sequence, skip: int | None = None) -> list[int]:
+    """Blocks of the pool that hold the request's tokens, as far as they can be shared.
+
+    skip: the request is being served and holds so many already; what follows is found only where somebody holds it
+    as well, because its plan has not counted on reviving free blocks.
+    """
     bs = pool.block_size
     usable = (len(seq.tokens) - 1) // bs  # at least the last token must be computed
     hashes = block_hashes(seq, bs)
     out: list[int] = []
-    for i in range(skip, usable):
+    for i in range(skip or 0, usable):
         block = pool.find(hashes[i], hashes[i - 1] if i else 0, seq.tokens[i * bs : (i + 1) * bs])
-        if block is None:
+        if block is None or (skip is not None and not pool.refs[block]):
             break
         out.append(block)
     return out

@@ -23,7 +23,8 @@ class WaitingQueue:
             yield from self._lanes[priority].values()
 
     def __contains__(self, seq: object) -> bool:
-        return isinstance(seq, Sequence) and seq.id in self._lanes.get(seq.priority, ())
+        lane = self._lanes.get(seq.priority) if isinstance(seq, Sequence) else None
+        return lane is not None and isinstance(seq, Sequence) and lane.get(seq.id) is seq
 
     def push(self, seq: Sequence) -> None:
         """Join at the end of its priority."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from .errors import PolicyError
@@ -11,11 +12,12 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 CHECK_EVERY = 64  # steps between two looks at those who hold a slot
+MOST_IDLE = 10_000  # plans in a row that compute nothing, however much they wait for
 
 
 class Watchdog:
-    """limit: steps a resident request may go without a row, and later arrivals of the same priority that may be
-    admitted before a waiting one. None turns the second kind of error off; a stall is always an error.
+    """limit: steps a resident request may go without a row, times it may be preempted, and later arrivals of the same
+    priority that may be admitted before it. None turns these errors off; a stall is always an error.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -28,21 +30,23 @@ class Watchdog:
 
     def idle(self, plan: StepPlan, state: State) -> bool:
         """Whether the plan does nothing. Raises PolicyError if nothing will ever change that."""
-        acts = plan.refuse or plan.fail or plan.release or plan.preempt or plan.resume or plan.admit
-        if acts or plan.prefill or plan.decode or plan.wasted:
+        if plan.prefill or plan.decode or plan.release or plan.refuse or plan.fail:
             self._idle_steps = 0
             return False
         self._idle_steps += 1
-        coming = state.expecting_more or (plan.wait_until is not None and plan.wait_until > state.now)
-        if not coming or self._idle_steps > 10_000:
-            held = len(state.running) + len(state.prefilling)
+        acts = bool(plan.preempt or plan.resume or plan.admit or plan.wasted)  # yet computes nothing of use
+        coming = state.expecting_more or (plan.wait_until is not None and state.now < plan.wait_until < math.inf)
+        if self._idle_steps > MOST_IDLE or not (acts or coming):
+            held = len(state.running) + len(state.prefilling) + len(state.ended)
+            what = f"{self._idle_steps} plans in a row compute nothing" if acts or coming else "its plan is empty"
             raise PolicyError(
-                f"the policy stalls at step {state.step}: its plan is empty while {len(state.waiting)} requests wait, "
-                f"{held} hold a slot and {len(state.swapped)} are swapped out, with {state.free_slots} slots and "
-                f"{state.free_blocks} of {state.limits.num_blocks} blocks free, and no further request is to come. "
-                "Every plan must admit, compute, preempt, refuse or fail somebody."
+                f"the policy stalls at step {state.step}: {what} while {len(state.waiting)} requests wait, {held} hold a "
+                f"slot ({len(state.ended)} of them have ended) and {len(state.swapped)} are swapped out, with "
+                f"{state.free_slots} slots and {state.free_blocks} of {state.limits.num_blocks} blocks free, and "
+                f"{'more requests are' if state.expecting_more else 'no further request is'} to come. Every plan must "
+                "compute, release, refuse or fail somebody, or say until when it waits (wait_until)."
             )
-        return True
+        return not acts
 
     def look(self, plan: StepPlan, engine: Engine) -> None:
         """After a step: note who had a row, and raise PolicyError if somebody never has one."""
@@ -53,8 +57,14 @@ class Watchdog:
             seq.last_row = step
         for chunk in plan.prefill:
             chunk.seq.last_row = step
-        if plan.admit and len(engine.waiting):
+        if plan.admit:
             self._passed_over(plan, engine)
+        for seq, _ in plan.preempt:
+            if seq.num_preempted > self.limit:
+                raise PolicyError(
+                    f"the policy gets nowhere: it has preempted request {seq.id} {seq.num_preempted} times (limit "
+                    f"{self.limit}). Let it keep its blocks until it has ended, or admit fewer."
+                )
         if step % CHECK_EVERY:
             return
         for seq in [*engine.running.values(), *engine.prefilling.values()]:
@@ -65,13 +75,16 @@ class Watchdog:
                 )
 
     def _passed_over(self, plan: StepPlan, engine: Engine) -> None:
-        oldest = engine.waiting.oldest()
-        if oldest is None:
-            return
-        later = sum(a.seq.id > oldest.id and a.seq.priority >= oldest.priority for a in plan.admit)
-        oldest.passed_over += later
-        if self.limit is not None and oldest.passed_over > self.limit:
-            raise PolicyError(
-                f"the policy starves request {oldest.id}: {oldest.passed_over} later arrivals were admitted before it "
-                f"(limit {self.limit}). Let age count in the order, or raise starvation_limit."
+        """Count, for the one that has waited longest in the queue and in host memory, who came later and went first."""
+        for first in (engine.waiting.oldest(), next(iter(engine.swapped.values()), None)):
+            if first is None:
+                continue
+            since = (first.arrival, first.id)
+            first.passed_over += sum(
+                (a.seq.arrival, a.seq.id) > since and a.seq.priority >= first.priority for a in plan.admit
             )
+            if self.limit is not None and first.passed_over > self.limit:
+                raise PolicyError(
+                    f"the policy starves request {first.id}: {first.passed_over} later arrivals were admitted before it "
+                    f"(limit {self.limit}). Let age count in the order, or raise starvation_limit."
+                )

@@ -9,12 +9,16 @@ from typing import Any
 from ..errors import ConfigError
 from .base import Admission, Chunk, Limits, Policy, Preemption, State, StepPlan
 from .mini_runtime import MiniRuntimePolicy
+from .orca import OrcaPolicy
 from .planner import Planner
 from .static import StaticPolicy
+from .tgi import TgiPolicy
 from .vllm import VllmPolicy
 
 POLICIES: dict[str, type] = {
     "static": StaticPolicy,
+    "orca": OrcaPolicy,
+    "tgi": TgiPolicy,
     "mini-runtime": MiniRuntimePolicy,
     "vllm": VllmPolicy,
 }

@@ -1,7 +1,8 @@
 """The small runtime of the course's source chapter: prefill up to a budget, then decode everyone; fail fast.
 
 Prefill and decode are separate forwards of one step, which keeps shapes simple and makes every decode wait for
-the step's prefill. There is no preemption: a decode that finds no free block ends that request with an error.
+the step's prefill. There is no preemption: a chunk or a decode that finds no free block ends its request with an
+error. Only an admission waits for blocks.
 """
 
 from __future__ import annotations
@@ -33,9 +34,8 @@ class MiniRuntimePolicy:
                 p.fail(seq, _no_block(len(seq.tokens), state))
         p.budget = self.step_budget
         for seq in state.prefilling:
-            if p.budget < 1 or p.prefill(seq, self.chunk) or p.plan.decode:
-                continue  # it has a chunk, or waits for budget, or for blocks that running requests will free
-            p.fail(seq, _no_block(seq.num_computed + 1, state))
+            if p.budget > 0 and not p.prefill(seq, self.chunk):
+                p.fail(seq, _no_block(seq.num_computed + 1, state))
         for seq in state.waiting:
             if not p.admit(seq, chunk=self.chunk):
                 break  # first come, first served: nobody overtakes

@@ -42,8 +42,7 @@ class Planner:
 
     def untouched(self, plan: StepPlan) -> bool:
         """Whether `plan` still holds just what this planner put there."""
-        made = self._made
-        return plan is self.plan and all(getattr(plan, name) == getattr(made, name) for name in LISTS)
+        return plan is self.plan and all(getattr(plan, name) == getattr(self._made, name) for name in LISTS)
 
     # -- rows -----------------------------------------------------------------------------------
     def decode(self, seq: Sequence) -> bool:
@@ -141,6 +140,9 @@ class Planner:
                 f"request {seq.id} can't be promised consecutive blocks in the step that resumes request "
                 f"{self.plan.resume[0].id}: its KV comes back into any free blocks. Resume in one step, reserve in another."
             )
+        longest = self.state.limits.max_model_len
+        if reserve > longest:
+            raise PolicyError(f"request {seq.id} reserves {reserve} tokens; none can grow beyond {longest}. Reserve that.")
         need = -(-reserve // self._bs)
         start = self.free_map().find(b"\x01" * need)
         if self.free_blocks - need < keep or start < 0:

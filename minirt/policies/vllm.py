@@ -48,8 +48,7 @@ class VllmPolicy:
 
     def plan(self, state: State) -> StepPlan:
         p = Planner(state, budget=self.max_num_batched_tokens)
-        # Who is served first is preempted last: priority, then order of admission.
-        line = deque(sorted([*state.running, *state.prefilling], key=lambda s: (s.priority, s.admitted_order)))
+        line = deque(sorted([*state.running, *state.prefilling], key=_rank))
         prefills: deque[Sequence] = deque()
         while line:
             seq = line.popleft()
@@ -57,17 +56,19 @@ class VllmPolicy:
                 prefills.append(seq)
                 continue
             while p.budget > 0 and not p.decode(seq):
-                victim = line.pop() if line else prefills.pop() if prefills else seq
+                victim = line.pop() if line else seq
                 self._preempt(p, victim)
                 if victim is seq:
                     break
         while prefills and p.budget > 0:
             if p.prefill(prefills[0]):
                 prefills.popleft()
-            else:
+            elif len(prefills) > 1:
                 self._preempt(p, prefills.pop())
+            else:
+                break  # it keeps what it has: decodes took the last blocks, and will be preempted before it
         keep = math.ceil(self.watermark * state.limits.num_blocks) if p.plan.decode or p.plan.prefill else 0
-        if not p.plan.preempt:
+        if not p.plan.preempt and not prefills:
             self._let_in(p, state, keep)
         return p.plan
 
@@ -76,17 +77,25 @@ class VllmPolicy:
             p.preempt(seq, "recompute")
 
     def _let_in(self, p: Planner, state: State, keep: int) -> None:
-        for seq in state.swapped:  # they were here before
-            if p.budget < 1 or not p.resume(seq, keep):
+        for seq in sorted(state.swapped, key=_rank):  # they were here before
+            grows = seq.num_computed == seq.num_swapped * state.limits.block_size
+            if p.budget < 1 or not p.resume(seq, keep + grows):
                 return
             p.decode(seq) if seq.remaining == 1 else p.prefill(seq)
         for seq in state.waiting:
             whole = seq.remaining
             if not self.enable_chunked_prefill and whole > p.budget:
-                if whole > self.max_num_batched_tokens and not p.plan.decode and not p.plan.prefill:
+                if seq.num_prompt > self.max_num_batched_tokens:
                     p.refuse(seq, f"its prompt has {whole} tokens, a step computes {self.max_num_batched_tokens} and "
                              "chunked prefill is off. Raise max_num_batched_tokens or enable_chunked_prefill.")
                     continue
-                return
+                if p.plan.decode or p.plan.prefill:
+                    return
+                p.budget = whole  # preempted, and grown past the budget since: it has a step to itself
             if not p.admit(seq, keep=keep):
                 return
+
+
+def _rank(seq: Sequence) -> tuple[int, int]:
+    """Who is served first is preempted last: priority, then order of admission."""
+    return seq.priority, seq.admitted_order

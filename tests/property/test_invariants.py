@@ -23,13 +23,19 @@ EXAMPLES = int(os.environ.get("MINIRT_EXAMPLES", "60"))
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "static": ("static", {}),
     "static-wait": ("static", {"max_wait": 3.0}),
+    "orca-max": ("orca", {"max_model_len": 48}),
+    "orca-pow2": ("orca", {"variant": "pow2"}),
+    "orca-oracle": ("orca", {"variant": "oracle"}),
+    "tgi": ("tgi", {}),
+    "tgi-tight": ("tgi", {"waiting_served_ratio": 1.2, "max_waiting_tokens": 3, "max_batch_prefill_tokens": 24,
+                          "max_batch_total_tokens": 40, "prefix_caching": True}),
     "mini-runtime": ("mini-runtime", {"chunk": 4, "step_budget": 9}),
     "vllm": ("vllm", {"max_num_batched_tokens": 11}),
     "vllm-prefix": ("vllm", {"max_num_batched_tokens": 7, "prefix_caching": True, "watermark": 0.2}),
     "vllm-swap": ("vllm", {"max_num_batched_tokens": 16, "preemption": "swap", "host_blocks": 6}),
     "vllm-swap-prefix": ("vllm", {"preemption": "swap", "prefix_caching": True, "watermark": 0.0}),
     "vllm-unchunked": ("vllm", {"max_num_batched_tokens": 24, "enable_chunked_prefill": False}),
-}
+}  # fmt: skip
 
 # Few distinct prompts beginnings, so that prefixes are really shared.
 heads = st.sampled_from([[], [1, 2, 3, 4], [1, 2, 3, 4, 5, 6, 7, 8], [9] * 12])
