@@ -65,7 +65,7 @@ class Plot:
             out.append(f'<path d="M{px(at):.1f} {TOP - 6}V{bottom}" stroke="{colour}" stroke-dasharray="3 3"/>')
             out.append(_text(px(at) + shift, TOP + 4 + 14 * row, name, 11, colour, anchor, 600))
         for _, colour, wide, dash, ys in self.curves:
-            points = " ".join(f"{px(x):.1f},{py(y):.1f}" for x, y in zip(self.xs, ys))
+            points = " ".join(f"{px(x):.1f},{py(y):.1f}" for x, y in zip(self.xs, ys) if y >= lo)
             line = f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{wide}" stroke-linejoin="round"'
             out.append(line + (f' stroke-dasharray="{dash}"/>' if dash else "/>"))
         if self.point:
@@ -116,7 +116,7 @@ def quantity(v: float) -> str:
 
 def size(n: float) -> str:
     """Bytes, decimal as on data sheets."""
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if n >= unit:
             return f"{n / unit:.3g} {name}"
     return f"{n:.0f} B"

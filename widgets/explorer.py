@@ -33,7 +33,7 @@ class RooflineExplorer(Card):
         lang: str = "zh",
     ) -> None:
         self.lang = check_lang(lang)
-        wide = w.Layout(width="100%")
+        wide = w.Layout(width="auto")
         self.model = chooser(self._t("model"), r.MODELS, r.get_model(model))
         self.hardware = chooser(self._t("hardware"), r.HARDWARE, r.get_hardware(hardware))
         self.batch = w.SelectionSlider(
@@ -124,7 +124,7 @@ class RooflineExplorer(Card):
         return (
             '<div class="mrt-equation"><i>T</i>(<i>B</i>, <i>L</i>) = max( 2<i>N B</i> / peak, '
             "(<i>N</i>·bytes + <i>B L</i>·kv) / bandwidth )<br>"
-            f"= max( 2 × {m.params:,} × {b:,} / {hw.peak_flops:.3g}, "
+            f"= max( 2 × {m.params:,} × {b:,} / {hw.peak_flops / 1e12:g}T, "
             f"({size(m.weight_bytes)} + {b:,} × {length:,} × {size(m.kv_bytes_per_token)}) / {size(hw.bandwidth)}/s )<br>"
             f"= max( <b>{quantity(now.compute * 1e3)} ms</b>, <b>{quantity(now.memory * 1e3)} ms</b> ) "
             f"= <b>{quantity(now.total * 1e3)} ms</b></div>"
@@ -158,5 +158,5 @@ def chooser(description: str, presets: dict[str, Any], value: Any) -> w.Dropdown
     """A dropdown over presets, and the object given where it is none of them."""
     options = dict(presets) if value in presets.values() else {value.name: value, **presets}
     return w.Dropdown(
-        description=description, options=list(options.items()), value=value, layout=w.Layout(width="100%"), style=STYLE
+        description=description, options=list(options.items()), value=value, layout=w.Layout(width="auto"), style=STYLE
     )

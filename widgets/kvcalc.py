@@ -14,7 +14,9 @@ from . import _still as still
 from ._assets import check_lang, translate
 from ._forms import Card, Styled
 from ._plot import quantity, size, tile
-from .explorer import STYLE, chooser
+from .explorer import chooser
+
+STYLE = {"description_width": "160px"}
 
 
 class KVCalculator(Card):
@@ -44,7 +46,7 @@ class KVCalculator(Card):
         self.output = self._int("output", output, 1, 131072)
         self.budget = self._int("budget", budget, 0, 1_000_000)
         self.block_size = self._int("block", block_size, 1, 1024)
-        wide = w.Layout(width="100%")
+        wide = w.Layout(width="auto")
         self.tpot = w.BoundedFloatText(
             description=self._t("tpot"), value=tpot_ms, min=0, max=1e5, step=1, layout=wide, style=STYLE
         )
@@ -81,7 +83,7 @@ class KVCalculator(Card):
 
     def _int(self, key: str, value: int, low: int, high: int) -> w.BoundedIntText:
         return w.BoundedIntText(
-            description=self._t(key), value=value, min=low, max=high, layout=w.Layout(width="100%"), style=STYLE
+            description=self._t(key), value=value, min=low, max=high, layout=w.Layout(width="auto"), style=STYLE
         )
 
     @property

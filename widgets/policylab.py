@@ -63,7 +63,7 @@ class PolicyLab(Card):
         chosen = policy if isinstance(policy, str) else next(reversed(self._policies))
         if chosen not in self._policies:
             raise ValueError(f"policy={chosen!r} is unknown; known are {', '.join(self._policies)}.")
-        wide = w.Layout(width="100%")
+        wide = w.Layout(width="auto")
         self.policy = w.Dropdown(
             description=self._t("policy"), options=list(self._policies), value=chosen, layout=wide, style=STYLE
         )
@@ -120,7 +120,7 @@ class PolicyLab(Card):
 
     def _slider(self, description: str, value: int, low: int, high: int) -> w.IntSlider:
         return w.IntSlider(
-            description=description, value=value, min=low, max=max(high, value), layout=w.Layout(width="100%"), style=STYLE,
+            description=description, value=value, min=low, max=max(high, value), layout=w.Layout(width="auto"), style=STYLE,
             continuous_update=False,
         )  # fmt: skip
 
@@ -233,7 +233,7 @@ def _write(value: float, form: str) -> str:
 def _control(name: str, default: Any, hint: Any) -> w.Widget | None:
     look: dict[str, Any] = {
         "description": name,
-        "layout": w.Layout(width="100%"),
+        "layout": w.Layout(width="auto"),
         "style": {"description_width": "55%"},
     }
     choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()

@@ -258,7 +258,12 @@ def _make_input(kind: str, o: dict[str, Any]) -> w.Widget:
         low, high = float(o["low"]), float(o["high"])
         step = 1.0 if high - low >= 10 else (high - low) / 100
         return w.FloatSlider(
-            min=low, max=high, step=step, value=(low + high) / 2, readout_format="g", layout=w.Layout(width="420px")
+            min=low,
+            max=high,
+            step=step,
+            value=(low + high) / 2,
+            readout_format=".0f" if step == 1 else ".3~g",
+            layout=w.Layout(width="420px"),
         )
     return w.FloatText(value=0.0, layout=w.Layout(width="160px", margin="6px 0"))
 

@@ -3,7 +3,7 @@
 import { clamp, FONT, h, number, onTheme, readTheme, sizeCanvas, translator } from "./base.js";
 import { niceTick } from "./gantt.js";
 
-const PAD = { left: 56, right: 18, top: 16, bottom: 40 };
+const PAD = { left: 56, right: 18, top: 28, bottom: 40 };
 
 export class CurveView {
   constructor(el, model) {

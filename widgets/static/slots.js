@@ -29,8 +29,8 @@ export class Slots {
       ? h("button.mrt-abort", { title: this.t("live.abort"), onclick: () => r.id >= 0 && onAbort(r.id) }, "×")
       : null;
     const bar = h("span.mrt-bar", {}, r.prompt, r.answer);
-    const text = h("span.mrt-text", {}, r.text);
-    r.el = h("div.mrt-slot", {}, h("span.mrt-no", {}, String(i)), r.chip, r.tag, bar, r.count, text, r.stop);
+    const said = h("span.mrt-said", {}, h("span.mrt-text", {}, r.text), bar);
+    r.el = h("div.mrt-slot", {}, h("span.mrt-no", {}, String(i)), r.chip, r.tag, said, r.count, r.stop);
     r.el.addEventListener("pointerenter", (e) => r.id >= 0 && onHover?.(r.id, e));
     r.el.addEventListener("pointerleave", () => onHover?.(null));
     return r;

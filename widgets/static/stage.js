@@ -22,7 +22,7 @@ export class Stage {
     this.events = new Events(model, { t, onHover });
     this.tip = new Tip(root);
     this.poolNote = h("span.mrt-note");
-    this.queueNote = h("span.mrt-note");
+    this.queueNote = h("span.mrt-note", { title: t("queue.note") });
     const panel = (cls, key, note, ...rest) =>
       h(`section.mrt-panel.${cls}`, {}, h("h4", {}, h("span", {}, t(key)), note), ...rest);
     this.poolBox = h("div.mrt-pool-box", {}, this.pool.el);
@@ -68,7 +68,7 @@ export class Stage {
     this.gantt.draw(t);
     this.events.draw(t);
     const waiting = state.waiting.length + state.swapped.size;
-    setText(this.queueNote, waiting ? `${waiting} · ${this.t("queue.note")}` : "");
+    setText(this.queueNote, String(waiting || ""));
     const k = this.model.kpi(t);
     const note = k?.cached ? this.t("pool.cached", { n: k.cached }) : "";
     setText(this.poolNote, this.t("pool.note", { n: this.model.blocks, size: this.model.blockSize }) + note);
