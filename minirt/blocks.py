@@ -14,6 +14,13 @@ from collections.abc import Iterable, Sequence
 from .errors import ConfigError, MinirtError
 
 
+def check_sizes(**sizes: object) -> None:
+    """Raise ConfigError unless each is a whole number of at least 1."""
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name}={value!r} must be a whole number of at least 1.")
+
+
 class BlockTable:
     """Logical block i of a request lies in physical block `blocks[i]`.
 
@@ -57,9 +64,7 @@ class BlockPool:
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        for name, value in (("num_blocks", num_blocks), ("block_size", block_size)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name}={value!r} must be a whole number of at least 1.")
+        check_sizes(num_blocks=num_blocks, block_size=block_size)
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.refs = [0] * num_blocks

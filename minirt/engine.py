@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .backends.base import Backend, BatchDecodeInput, ForwardBatch
-from .blocks import BlockPool, BlockTable
+from .blocks import BlockPool, BlockTable, check_sizes
 from .clock import Clock, StepClock
 from .errors import ConfigError, PolicyError
 from .policies import make_policy
@@ -56,10 +56,8 @@ class Engine(RunLoop):
         starvation_limit: int | None = 2000,
         **policy_options: Any,
     ) -> None:
-        if isinstance(max_batch_size, bool) or not isinstance(max_batch_size, int) or max_batch_size < 1:
-            raise ConfigError(f"max_batch_size={max_batch_size!r} must be a whole number of at least 1.")
+        check_sizes(max_batch_size=max_batch_size, num_blocks=num_blocks, block_size=block_size)
         self.policy = make_policy(policy, **policy_options)
-        self.pool = BlockPool(num_blocks, block_size)
         self.backend: Backend = _backend_of(lm)
         longest = self.backend.max_model_len
         if max_model_len is not None and not 1 < max_model_len <= longest:
