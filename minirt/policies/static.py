@@ -40,41 +40,40 @@ class StaticPolicy:
         return p.plan
 
     def _form(self, p: Planner, state: State) -> None:
+        limits = state.limits
         batch: list[Sequence] = []
+        prompt = answer = 0  # the longest of the batch
         for seq in state.waiting:
-            if len(batch) == state.limits.max_batch_size:
+            if len(batch) == limits.max_batch_size:
                 break
-            if not p.can_hold(_reservation([seq], state)):
+            if not p.can_hold(_reservation(len(seq.tokens), seq.max_new_tokens, state)):
                 p.refuse(seq, self._too_big(seq, state))
-            elif _blocks(batch + [seq], state) > state.limits.num_blocks:
+                continue
+            longer, more = max(prompt, len(seq.tokens)), max(answer, seq.max_new_tokens)
+            blocks = -(-_reservation(longer, more, state) // limits.block_size)
+            if (len(batch) + 1) * blocks > limits.num_blocks:
                 break  # the batch is as large as memory allows
-            else:
-                batch.append(seq)
+            batch.append(seq)
+            prompt, answer = longer, more
         if not batch:
             return
-        full = len(batch) == state.limits.max_batch_size or len(batch) < len(state.waiting) - len(p.plan.refuse)
+        full = len(batch) == limits.max_batch_size or len(batch) < len(state.waiting) - len(p.plan.refuse)
         due = None if self.max_wait is None else min(s.arrival for s in batch) + self.max_wait
         if not full and state.expecting_more and (due is None or state.now < due):
             p.plan.wait_until = due
             return
-        longest = max(len(s.tokens) for s in batch)
-        reserve = _reservation(batch, state)
         for seq in batch:
-            p.admit(seq, reserve=reserve, padding=longest - len(seq.tokens))
+            p.admit(seq, reserve=_reservation(prompt, answer, state), padding=prompt - len(seq.tokens))
 
     def _too_big(self, seq: Sequence, state: State) -> str:
-        limits = state.limits
+        limits, tokens = state.limits, _reservation(len(seq.tokens), seq.max_new_tokens, state)
         return (
-            f"a static batch reserves {_reservation([seq], state)} tokens for this request at once; the pool has "
-            f"{limits.num_blocks} blocks of {limits.block_size}. Raise num_blocks or lower max_new_tokens."
+            f"a static batch reserves {tokens} tokens for this request at once; the pool has {limits.num_blocks} blocks "
+            f"of {limits.block_size}. Raise num_blocks or lower max_new_tokens."
         )
 
 
-def _reservation(batch: list[Sequence], state: State) -> int:
-    """Tokens set aside for each row: the longest prompt and the longest answer, though no row outgrows the model."""
-    whole = max(len(s.tokens) for s in batch) + max(s.max_new_tokens for s in batch)
-    return min(whole, state.limits.max_model_len)
-
-
-def _blocks(batch: list[Sequence], state: State) -> int:
-    return len(batch) * -(-_reservation(batch, state) // state.limits.block_size)
+def _reservation(prompt: int, answer: int, state: State) -> int:
+    """Tokens set aside for each row: the longest prompt and the longest answer (its last token is never fed back),
+    though no row outgrows the model."""
+    return min(prompt + answer - 1, state.limits.max_model_len)
