@@ -110,6 +110,7 @@ def execute(path: Path) -> str | None:
     """Runs one notebook and writes it back; None, or what went wrong, for a reader."""
     notebook = nbformat.read(path, as_version=4)
     notebook.metadata["kernelspec"] = nbformat.from_dict(KERNEL)
+    os.environ["TASKKIT_FRESH"] = "1"  # exercises: nothing solved yet, whoever worked in this folder before
     client = NotebookClient(
         notebook, timeout=CELL_LIMIT_S, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
     )

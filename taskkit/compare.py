@@ -1,0 +1,32 @@
+"""Are two results the same, as far as a learner is concerned?"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+REL = 1e-6
+
+
+def same(got: Any, want: Any) -> bool:
+    """Numbers within 1e-6, a list like a tuple or an array, True not like 1; other things by equality."""
+    got, want = _plain(got), _plain(want)
+    if isinstance(want, bool) or isinstance(got, bool):
+        return isinstance(got, bool) and isinstance(want, bool) and got == want
+    if isinstance(want, (int, float)):
+        if not isinstance(got, (int, float)):
+            return False
+        return got == want or math.isclose(got, want, rel_tol=REL, abs_tol=1e-9)
+    if isinstance(want, (list, tuple)):
+        return isinstance(got, (list, tuple)) and len(got) == len(want) and all(map(same, got, want))
+    if isinstance(want, dict):
+        return isinstance(got, dict) and got.keys() == want.keys() and all(same(got[k], want[k]) for k in want)
+    try:
+        return bool(got == want)
+    except Exception:  # a learner's object may refuse to be compared
+        return False
+
+
+def _plain(value: Any) -> Any:
+    """numpy and torch values as Python's own."""
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -1,0 +1,261 @@
+"""The kinds of tasks. Each is declared with data; what learners read is in the texts (taskkit/zh)."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from .compare import same as same_value
+from .guard import Outcome
+from .task import Attempt, Task, store
+from .texts import say
+from .units import parse
+from .verdict import Stopped, Unanswered, Verdict, Wrong
+from .view import Card, Plain, facts, short
+
+Cases = Callable[[Random], Sequence[tuple[Any, ...]]]
+
+
+class Code(Task):
+    """Fill in a function; checked against `reference` on the cases.
+
+    cases: a function of a Random that returns argument tuples: some small fixed ones first (show() draws the first
+    three), then seeded ones that no constant passes. slips: code -> a function that makes a typical mistake; where a
+    learner's results agree with it, its message is given. same: got, want -> bool, where equality won't do (numbers
+    already compare with a tolerance, lists equal tuples). validate: got, *args -> a code (or a (code, values) pair) for
+    what is wrong with it, or None; instead of comparing, where many results are right. keeps_arguments: changing an
+    argument is an error. kind: "derive" for a formula.
+    """
+
+    kind = "code"
+
+    def __init__(
+        self, id: str, stars: int, *, reference: Callable[..., Any], cases: Cases,
+        slips: dict[str, Callable[..., Any]] | None = None, same: Callable[[Any, Any], bool] = same_value,
+        validate: Callable[..., Any] | None = None, keeps_arguments: bool = True, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(id, stars, **options)
+        self.reference, self.cases, self.slips, self.same = reference, cases, slips or {}, same
+        self.validate, self.keeps_arguments = validate, keeps_arguments
+
+    def _judge(self, answer: Any, *more: Any) -> dict[str, Any] | None:
+        if not callable(answer):
+            raise Wrong("not_callable", type=type(answer).__name__)
+        attempt = Attempt(self.limit)
+        cases = list(self.cases(self.rng()))
+        for at, args in enumerate(cases):
+            given = copy.deepcopy(args)
+            out = attempt.outcome(answer, *given)
+            rows = [("case", Plain(f"{at + 1}/{len(cases)}")), ("input", _Call(self.reference, args))]
+            if out.kind == "unwritten":
+                raise Unanswered
+            if out.kind != "ok":
+                out.rows = rows  # type: ignore[attr-defined]
+                raise Stopped(out)
+            self._compare(answer, attempt, cases, at, out, rows)
+            if self.keeps_arguments and not self.same(list(given), list(args)):
+                raise Wrong("changed_input", rows)
+        return {"n": len(cases)}
+
+    def _compare(
+        self, answer: Any, attempt: Attempt, cases: list[tuple[Any, ...]], at: int, out: Outcome, rows: list[Any]
+    ) -> None:
+        args, got = cases[at], out.value
+        if self.validate is not None:
+            found = None if got is None else self.validate(got, *copy.deepcopy(args))
+            if got is not None and not found:
+                return
+            code, values = (found, {}) if isinstance(found, str) else found or ("no_return", {})
+            raise Wrong(code, [*rows, ("got", got), *_printed(out)], **values)
+        want = self.reference(*copy.deepcopy(args))
+        if self.same(got, want):
+            return
+        code = "no_return" if got is None else self._diagnose(answer, attempt, cases, at, got)
+        raise Wrong(code, [*rows, ("got", got), ("want", want), *_printed(out)], got=got, want=want)
+
+    def _diagnose(self, answer: Any, attempt: Attempt, cases: list[tuple[Any, ...]], at: int, got: Any) -> str:
+        """The typical mistake that explains this result, and best the results on the other cases too."""
+        likely = [c for c, slip in self.slips.items() if self._agrees(slip, cases[at], got)]
+        if len(likely) < 2:
+            return likely[0] if likely else "differs"
+        votes = dict.fromkeys(likely, 0)
+        for args in cases[at + 1 : at + 9]:
+            out = attempt.outcome(answer, *copy.deepcopy(args))
+            for code in likely:
+                votes[code] += out.kind == "ok" and self._agrees(self.slips[code], args, out.value)
+        return max(likely, key=lambda c: votes[c])
+
+    def _agrees(self, slip: Callable[..., Any], args: tuple[Any, ...], got: Any) -> bool:
+        try:
+            return self.same(got, slip(*copy.deepcopy(args)))
+        except Exception:  # a typical mistake may well crash on this case: then it is not what happened here
+            return False
+
+    def _praise(self, values: dict[str, Any]) -> str:
+        return say("solved.code", n=values["n"]) + ("\n\n" + self.text.after if self.text.after else "")
+
+    def _draw(self, fn: Callable[..., Any] | None) -> Any:
+        if self.draw is not None:
+            return self.draw(fn)
+        rows = []
+        for args in list(self.cases(self.rng()))[:3]:
+            rows.append((say("row.input"), short(_Call(self.reference, args))))
+            if self.validate is None:
+                rows.append((say("show.want"), short(self.reference(*copy.deepcopy(args)))))
+            if fn is not None:
+                rows.append((say("show.you"), short(fn(*args))))
+        card = Card(self.id, self.text.title, say("show.unwritten" if fn is None else "show"))
+        card.raw, card.tail = facts(rows), "".join(f"\n{k}: {v}" for k, v in rows)
+        return card
+
+
+class Derive(Task):
+    """A number, with a tolerance and a unit. value: works it out. rel: relative tolerance. slips: code -> the number
+    that a typical mistake gives. Answers: a number (in `unit`), or "12.6 MB" in any unit of the same kind."""
+
+    kind = "derive"
+
+    def __init__(
+        self, id: str, stars: int, *, value: Callable[[], float], unit: str = "", rel: float = 0.01,
+        slips: dict[str, Callable[[], float]] | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(id, stars, **options)
+        self.value, self.unit, self.rel, self.slips = value, unit, rel, slips or {}
+
+    def _judge(self, answer: Any, *more: Any) -> dict[str, Any] | None:
+        got = parse(answer if not more else f"{answer} {more[0]}", self.unit)
+        truth = float(self.value())
+        if self._near(got, truth):
+            return {"value": truth}
+        rows: list[tuple[str, Any]] = [("got", Plain(f"{got:.6g} {self.unit}".strip()))]
+        for code, slip in self.slips.items():
+            if self._near(got, float(slip())):
+                raise Wrong(code, rows)
+        for factor in (1e3, 1e6, 1e9, 1024.0, 1024.0**2, 1024.0**3, 8.0):
+            if self.unit and self.unit != "%" and (self._near(got * factor, truth) or self._near(got / factor, truth)):
+                raise Wrong("unit_slip", rows, wanted=self.unit)
+        if self.unit == "%" and self._near(got * 100, truth):
+            raise Wrong("unit_slip", rows, wanted=self.unit)
+        raise Wrong("too_small" if got < truth else "too_large", rows, tolerance=f"{self.rel:.0%}")
+
+    def _near(self, a: float, b: float) -> bool:
+        return abs(a - b) <= self.rel * abs(b) + 1e-12
+
+
+class Choice(Task):
+    """One letter (or several: "AC"). The options, and why each wrong one is wrong, are in the text."""
+
+    kind = "choice"
+
+    def __init__(self, id: str, stars: int, *, right: str, **options: Any) -> None:
+        super().__init__(id, stars, **options)
+        self.right = right
+
+    def _judge(self, answer: Any, *more: Any) -> dict[str, Any] | None:
+        options = self.text.options
+        picked = "".join(sorted({c for c in str(answer).upper() if c.isalnum()}))
+        if not picked or set(picked) - set(options):
+            raise Wrong("not_an_option", [("got", answer)], options="、".join(options))
+        for c in picked:
+            if c not in self.right:
+                raise Wrong("chosen_wrong", [("got", Plain(picked))], reason=options[c][1])
+        if picked != "".join(sorted(self.right)):
+            raise Wrong("incomplete", [("got", Plain(picked))])
+        return None
+
+    def _question(self) -> str:
+        return self.text.question + "\n\n" + "\n".join(f"- **{k}** {v[0]}" for k, v in self.text.options.items())
+
+
+class Predict(Task):
+    """A guess that is locked (widgets.predict) before it is run. truth: works it out; with options in the text it is
+    one of their keys, else a number. slips: code -> the number of a typical wrong guess. rel: how near is a hit."""
+
+    kind = "predict"
+
+    def __init__(
+        self, id: str, stars: int, *, truth: Callable[[], Any], unit: str = "", rel: float = 0.0,
+        slips: dict[str, Callable[[], float]] | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(id, stars, **options)
+        self.truth, self.unit, self.rel, self.slips = truth, unit, rel, slips or {}
+        self.prediction: Any = None
+
+    def predict(self, guess: Any = None) -> Any:
+        """The card to guess in. guess: locks this one at once. A guess that was checked stays locked until reset()."""
+        import widgets
+
+        guess = store().get(self.id).get("guess", guess)
+        options = self.text.options
+        if options:
+            words = {k: f"{k} {v[0]}" for k, v in options.items()}
+            key = None if guess is None or guess is ... else words.get(str(guess).upper())
+            self.prediction = widgets.predict(self.text.title, choices=list(words.values()), guess=key)
+        else:
+            number = None if guess is ... else guess
+            self.prediction = widgets.predict(self.text.title, unit=self.unit, guess=number)
+        return self.prediction
+
+    def _default(self) -> Any:
+        p = self.prediction
+        if p is None or not p.locked or p.guess is None:
+            raise Unanswered("unanswered.predict")
+        return p.guess
+
+    def _judge(self, answer: Any, *more: Any) -> dict[str, Any] | None:
+        truth, options = self.truth(), self.text.options
+        if options:
+            key = str(answer).strip()[:1].upper()
+            if key not in options:
+                raise Wrong("not_an_option", [("got", answer)], options="、".join(options))
+            if key != truth:
+                raise Wrong("chosen_wrong", [("got", Plain(key))], reason=options[key][1], truth=str(truth))
+            return {"truth": f"{truth}（{options[key][0]}）"}
+        guess = parse(answer, self.unit)
+        words = {"guess": guess, "truth": truth}
+        if abs(guess - truth) <= self.rel * abs(truth) + 1e-12:
+            return words
+        for code, slip in self.slips.items():
+            if abs(guess - slip()) <= 1e-9 * max(1.0, abs(guess)):
+                raise Wrong(code, [], **words)
+        raise Wrong("guess_off", [], **words)
+
+    def _praise(self, values: dict[str, Any]) -> str:
+        return say("solved.predict", truth=values["truth"]) + ("\n\n" + self.text.after if self.text.after else "")
+
+    def _remember(self, verdict: Verdict, answer: Any) -> None:
+        if verdict.status == "unanswered" or verdict.code in ("not_an_option", "not_a_number"):
+            return
+        guess = self._default() if answer is None or answer is ... else answer
+        guess = guess[:1] if self.text.options else guess
+        store().update(self.id, state="solved" if verdict.solved else "seen", guess=guess)
+
+
+class Judged(Task):
+    """A task with a judge of its own. judge: (answer, attempt) -> values or None; raises Wrong. Run what the learner
+    wrote through the attempt only. For "break it" above all: find an input, then mend the policy."""
+
+    kind = "break"
+
+    def __init__(self, id: str, stars: int, *, judge: Callable[[Any, Attempt], Any], **options: Any) -> None:
+        super().__init__(id, stars, **options)
+        self.with_attempt = judge
+
+    def _judge(self, answer: Any, *more: Any) -> dict[str, Any] | None:
+        return self.with_attempt(answer, Attempt(self.limit))
+
+
+class _Call(Plain):
+    """A call's arguments by name, as text."""
+
+    def __new__(cls, fn: Callable[..., Any], args: tuple[Any, ...]) -> _Call:
+        names = list(inspect.signature(fn).parameters)
+        return super().__new__(cls, ", ".join(f"{n}={short(a, 120)}" for n, a in zip(names, args)))
+
+def _printed(out: Outcome) -> list[tuple[str, Any]]:
+    from .task import short_text
+
+    return [("printed", Plain(short_text(out.printed)))] if out.printed.strip() else []

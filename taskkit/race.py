@@ -1,0 +1,112 @@
+"""The race: a policy against the built-in ones, on three workloads, ranked by goodput.
+
+Virtual seconds on a simulated A100-80GB with a 0.5B model whose KV pool is small enough to matter. Goodput: requests a
+second that were completed within both limits of the workload, TTFT and TPOT (as in DistServe, Zhong et al., 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import minirt
+from minirt import workloads as w
+
+from .guard import call
+from .texts import say
+from .verdict import TaskError
+from .view import Card
+
+LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Course:
+    """One workload of the race. ttft, tpot: its limits, in seconds."""
+
+    name: str
+    requests: Callable[[], list[minirt.Request]]
+    ttft: float
+    tpot: float
+    num_blocks: int = 2000
+    max_batch_size: int = 64
+
+
+COURSES = (
+    # Short questions, answers of any length, more of them than the slots can take at once.
+    Course("chat", lambda: w.make_requests(
+        240, w.uniform(16, 256), w.exponential(96, cap=512), w.poisson(60.0), seed=11), 0.5, 0.006),
+    # A few very long prompts among short ones: whoever prefills them whole makes every decode wait.
+    Course("long prompts", lambda: w.make_requests(
+        200, w.choice([64, 128, 6000], [0.6, 0.3, 0.1]), w.uniform(16, 128), w.poisson(40.0), seed=12), 0.5, 0.006),
+    # Bursts beyond what the machine can serve in time: whom to serve first is all that matters.
+    Course("burst", lambda: w.make_requests(
+        240, w.uniform(16, 512), w.choice([8, 32, 1024], [0.5, 0.4, 0.1]), w.bursty(90.0, cv=4.0), seed=13), 0.4, 0.006),
+)  # fmt: skip
+
+
+@dataclass
+class Result:
+    """goodput: course -> policy -> requests a second; a policy that failed has None there, and its error in `errors`."""
+
+    goodput: dict[str, dict[str, float | None]]
+    errors: dict[str, str]
+
+    def ranking(self, course: str) -> list[str]:
+        """Policies, the best first; ties by name."""
+        scores = self.goodput[course]
+        return sorted(scores, key=lambda p: (-(scores[p] if scores[p] is not None else -1.0), p))  # type: ignore[operator]
+
+    def beats(self, mine: str, other: str) -> list[str]:
+        """The courses on which one policy has more goodput than another."""
+        return [c for c, s in self.goodput.items() if (s[mine] or 0.0) > (s[other] or 0.0)]
+
+    def _card(self, mine: str = "yours") -> Card:
+        names = list(next(iter(self.goodput.values())))
+        lines = []
+        for name in names:
+            cells = []
+            for course, scores in self.goodput.items():
+                place, score = self.ranking(course).index(name) + 1, scores[name]
+                cells.append("–" if score is None else f"{score:.2f} (#{place})")
+            shown = f"**{name}**" if name == mine else name
+            lines.append(f"| {shown} | {' | '.join(cells)} |")
+        head = f"| goodput, req/s | {' | '.join(self.goodput)} |\n|---|{'---|' * len(self.goodput)}\n"
+        body = head + "\n".join(lines) + "".join(f"\n\n`{n}`: {e}" for n, e in self.errors.items())
+        return Card(say("race"), "goodput", body)
+
+    def __repr__(self) -> str:
+        return repr(self._card())
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        return self._card()._repr_mimebundle_()
+
+
+def race(policy: Any, courses: tuple[Course, ...] = COURSES, name: str = "yours") -> Result:
+    """Run a policy and all built-in ones over the courses.
+
+    policy: a class without arguments, a function that makes one, or an object with plan(state) that keeps nothing from
+    one run to the next. Raises TaskError if it is none of these.
+    """
+    make = policy if isinstance(policy, type) or not hasattr(policy, "plan") else lambda: policy
+    if not callable(make):
+        raise TaskError(f"race() takes a policy: a class or an object with plan(state), not a {type(policy).__name__}.")
+    goodput: dict[str, dict[str, float | None]] = {}
+    errors: dict[str, str] = {}
+    for course in courses:
+        scores: dict[str, float | None] = {}
+        for who, entry in [(name, make), *minirt.POLICIES.items()]:
+            out = call(lambda e=entry, c=course: _goodput(e(), c), limit=LIMIT_S)
+            scores[who] = out.value
+            if out.kind != "ok":
+                errors[who] = out.error or out.kind
+        goodput[course.name] = scores
+    return Result(goodput, errors)
+
+
+def _goodput(policy: Any, course: Course) -> float:
+    run = minirt.simulate(
+        policy, course.requests(), max_batch_size=course.max_batch_size, num_blocks=course.num_blocks,
+    )  # fmt: skip
+    return run.metrics.goodput(ttft=course.ttft, tpot=course.tpot)

@@ -1,0 +1,88 @@
+"""What the learner has solved, in .progress.json beside the notebook.
+
+Each change reads the file again before it writes, so that two open notebooks do not undo each other, and replaces it
+in one move, so that a kernel that dies half-way leaves the old file. A run by a machine (pytest, or with the variable
+TASKKIT_FRESH set, as scripts/run_notebooks.py does) starts with nothing solved and writes nothing: what a notebook
+shows then can't depend on who worked in the folder before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+FILE = ".progress.json"
+VERSION = 1
+
+
+def is_fresh() -> bool:
+    """Whether progress is to be neither read nor written."""
+    return bool(os.environ.get("TASKKIT_FRESH") or os.environ.get("PYTEST_VERSION"))
+
+
+class Store:
+    """Task id -> {"state": solved | wrong | noted, …}. path: the file; None keeps everything in memory."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.problem = ""
+        self._tasks: dict[str, dict[str, Any]] = self._read()
+
+    @classmethod
+    def here(cls) -> Store:
+        """The one beside the notebook: kernels are started in its folder."""
+        return cls(None if is_fresh() else Path.cwd() / FILE)
+
+    def get(self, task_id: str) -> dict[str, Any]:
+        """What is known of a task; empty where nothing is."""
+        return dict(self._tasks.get(task_id, {}))
+
+    def update(self, task_id: str, **values: Any) -> None:
+        """Note something. A solved task stays solved, whatever is tried afterwards."""
+        if self.path is not None:
+            self._tasks = {**self._tasks, **self._read()}
+        old = self._tasks.get(task_id, {})
+        if old.get("state") == "solved":
+            values.pop("state", None)
+        self._tasks[task_id] = {**old, **values}
+        self._write()
+
+    def clear(self, prefix: str = "") -> int:
+        """Forget the tasks whose id begins so; how many there were."""
+        self._tasks = {**self._tasks, **self._read()}
+        gone = [i for i in self._tasks if i.startswith(prefix)]
+        for i in gone:
+            del self._tasks[i]
+        self._write()
+        return len(gone)
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        if self.path is None or not self.path.exists():
+            return {}
+        try:
+            data = json.loads(self.path.read_text(encoding="utf-8"))
+            tasks = data["tasks"]
+            return {str(k): dict(v) for k, v in tasks.items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+            # Nothing a learner wrote is in there that can't be had again by running the cell: start anew, keep the old.
+            self.problem = type(e).__name__
+            with contextlib.suppress(OSError):
+                os.replace(self.path, self.path.with_name(FILE + ".bad"))
+            return {}
+
+    def _write(self) -> None:
+        if self.path is None:
+            return
+        text = json.dumps({"version": VERSION, "tasks": self._tasks}, ensure_ascii=False, indent=1, sort_keys=True)
+        try:
+            fd, name = tempfile.mkstemp(dir=self.path.parent, prefix=".progress.", suffix=".json.tmp")
+            with os.fdopen(fd, "w", encoding="utf-8") as f:
+                f.write(text + "\n")
+            os.replace(name, self.path)
+            self.problem = ""
+        except OSError as e:  # a folder that can't be written: go on in memory, and say so in progress()
+            self.problem = type(e).__name__

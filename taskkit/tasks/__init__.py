@@ -1,0 +1,1 @@
+"""The tasks, a module a chapter; each holds a list TASKS."""

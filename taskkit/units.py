@@ -1,0 +1,47 @@
+"""Numbers with units, as learners write them: 12.6, "12.6 MB", "0.485 ms", "26%"."""
+
+from __future__ import annotations
+
+import re
+from numbers import Real
+from typing import Any
+
+from .verdict import Wrong
+
+# unit -> (what it measures, how many of the base unit)
+UNITS: dict[str, tuple[str, float]] = {
+    "B": ("bytes", 1), "kB": ("bytes", 1e3), "KB": ("bytes", 1e3), "MB": ("bytes", 1e6), "GB": ("bytes", 1e9),
+    "TB": ("bytes", 1e12), "KiB": ("bytes", 2**10), "MiB": ("bytes", 2**20), "GiB": ("bytes", 2**30),
+    "s": ("time", 1), "ms": ("time", 1e-3), "us": ("time", 1e-6), "µs": ("time", 1e-6), "μs": ("time", 1e-6),
+    "ns": ("time", 1e-9), "": ("number", 1), "x": ("number", 1), "×": ("number", 1), "倍": ("number", 1),
+    "%": ("number", 0.01), "FLOP": ("flops", 1), "GFLOP": ("flops", 1e9), "TFLOP": ("flops", 1e12),
+    "token": ("tokens", 1), "tokens": ("tokens", 1), "step": ("steps", 1), "steps": ("steps", 1), "步": ("steps", 1),
+    "block": ("blocks", 1), "blocks": ("blocks", 1), "行": ("rows", 1), "rows": ("rows", 1), "row": ("rows", 1),
+    "tokens/s": ("rate", 1), "tokens/step": ("pace", 1),
+}  # fmt: skip
+
+
+def parse(answer: Any, unit: str) -> float:
+    """The number in `unit`. A bare number is taken to be in it. Raises Wrong on what can't be read."""
+    if hasattr(answer, "item") and not isinstance(answer, (str, Real)):
+        answer = answer.item() if getattr(answer, "size", 1) in (1,) or callable(getattr(answer, "size", 1)) else answer
+    if isinstance(answer, Real) and not isinstance(answer, bool):
+        value = float(answer)
+        if value != value:
+            raise Wrong("not_a_number", type="NaN")
+        return value
+    if not isinstance(answer, str):
+        raise Wrong("not_a_number", type=type(answer).__name__)
+    found = re.fullmatch(r"\s*([-+]?[\d,_]*\.?\d+(?:[eE][-+]?\d+)?)\s*(.*?)\s*", answer)
+    if not found:
+        raise Wrong("not_a_number", [("got", answer)], type=repr(answer))
+    value, given = float(found[1].replace(",", "").replace("_", "")), found[2]
+    if not given:
+        return value
+    if given not in UNITS:
+        raise Wrong("unit_unknown", unit=given, wanted=unit or "1")
+    what, size = UNITS[given]
+    wanted_what, wanted_size = UNITS[unit]
+    if what != wanted_what:
+        raise Wrong("unit_dimension", unit=given, wanted=unit or "1")
+    return value * size / wanted_size
