@@ -4,7 +4,7 @@ SHELL := /bin/sh
 BOOT := PYTHON="$(PYTHON)" sh scripts/python.sh scripts/bootstrap.py
 PY := .venv/bin/python
 # Empty folders and missing ones are no error while the course is being written.
-UNIT := $(wildcard tests/unit tests/property tests/parity)
+UNIT := $(wildcard tests/unit tests/property tests/parity tests/exercises)
 NB :=
 ARGS :=
 

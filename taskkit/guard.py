@@ -75,9 +75,8 @@ def is_empty(fn: Any) -> bool:
     code = getattr(fn, "__code__", None)
     if not isinstance(code, types.CodeType):
         return False
-    return len(code.co_code) <= len(_nothing.__code__.co_code) and not code.co_names and set(code.co_consts) <= {
-        None, ..., fn.__doc__,
-    }  # fmt: skip
+    operations = code.co_code[::2]  # the odd bytes are arguments
+    return operations == _nothing.__code__.co_code[::2] and set(code.co_consts) <= {None, ..., fn.__doc__}
 
 
 def _nothing() -> None: ...
