@@ -22,7 +22,7 @@ class Player(anywidget.AnyWidget):
     """One run in four modes: what is about to run, the animation, the figures over time, the summary.
 
     run: a Run, a Trace or an engine that has run. lang: "zh" or "en". mode: the one to open with ("start", "run",
-    "monitor", "done"). title: instead of the policy's name. speed: steps a second (1, 2, 4, … 128).
+    "monitor", "done"). title: instead of the policy's name. speed: steps a second (1, 2, 4, … 128). at_end: begin at the last step.
     Keys, with the player in focus: space, left, right, home, end.
     """
 
@@ -31,12 +31,14 @@ class Player(anywidget.AnyWidget):
     _trace = t.Bytes(b"").tag(sync=True)
     _options = t.Dict().tag(sync=True)
 
-    def __init__(self, run: Any, *, lang: str = "zh", mode: str = "start", title: str = "", speed: int = 4) -> None:
+    def __init__(
+        self, run: Any, *, lang: str = "zh", mode: str = "start", title: str = "", speed: int = 4, at_end: bool = False
+    ) -> None:
         if mode not in MODES:
             raise ValueError(f"mode={mode!r}: the player opens in one of {', '.join(MODES)}.")
         self.trace = trace_of(run)
         self.lang = check_lang(lang)
-        options = {"lang": lang, "mode": mode, "title": title, "speed": speed}
+        options = {"lang": lang, "mode": mode, "title": title, "speed": speed, "at_end": at_end}
         super().__init__(_trace=pack(plain(self.trace)), _options=options)
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ from ._assets import check_lang, translate
 from ._forms import Card, Styled
 from .player import Player
 
-STYLE = {"description_width": "98px"}
+STYLE = {"description_width": "112px"}
 # What the table shows: key, how to get it from metrics, how to write it, and whether less is better (None: neither).
 ROWS: list[tuple[str, Any, str, bool | None]] = [
     ("steps", lambda m: m.decode_steps, ",.0f", True),
@@ -100,7 +100,9 @@ class PolicyLab(Card):
         form.add_class("mrt-columns-box")
         self.player: Player | None = None
         self._stage = w.VBox([])
-        super().__init__([form, self._error, self._table, self._stage])
+        head = Styled()
+        head.show(f"<h2>{self._t('title')}</h2>")
+        super().__init__([head, form, self._error, self._table, self._stage])
         self.policy.observe(lambda _: self._change_policy(), "value")
         for control in (
             self.max_batch_size,
@@ -184,7 +186,7 @@ class PolicyLab(Card):
         self.before, self.run = self.run, run
         self._table.show(self._metrics())
         if self.player is None:
-            self.player = Player(run, lang=self.lang, mode="run", speed=8)
+            self.player = Player(run, lang=self.lang, mode="run", speed=8, at_end=True)
             self._stage.children = (self.player,)
         else:
             self.player.show(run)
@@ -234,7 +236,7 @@ def _control(name: str, default: Any, hint: Any) -> w.Widget | None:
     look: dict[str, Any] = {
         "description": name,
         "layout": w.Layout(width="auto"),
-        "style": {"description_width": "55%"},
+        "style": {"description_width": "172px"},
     }
     choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
     if choices:

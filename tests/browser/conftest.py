@@ -69,7 +69,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     log = (home / "lab.log").open("w")
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}"]
     command += [f"--IdentityProvider.token={TOKEN}", "--ServerApp.port_retries=0", "--expose-app-in-browser"]
-    command += [f"--ServerApp.root_dir={home / 'work'}", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+    command += [
+        f"--ServerApp.root_dir={home / 'work'}",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]
     server = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
     url = f"http://127.0.0.1:{port}"
     try:
@@ -124,7 +127,9 @@ def open_lab(browser: Any, lab: tuple[str, Path], request: pytest.FixtureRequest
         page.goto(f"{url}/lab/tree/{name}?token={TOKEN}&reset")
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
         page.wait_for_function("window.jupyterapp && document.querySelector('.jp-NotebookPanel-toolbar')")
-        page.evaluate("async () => { try { await jupyterapp.commands.execute('application:toggle-left-area'); } catch {} }")
+        page.evaluate(
+            "async () => { try { await jupyterapp.commands.execute('application:toggle-left-area'); } catch {} }"
+        )
         command(page, "apputils:change-theme", {"theme": "JupyterLab Dark" if dark else "JupyterLab Light"})
         return page
 

@@ -50,7 +50,9 @@ for r in (vllm, static):
 @pytest.mark.parametrize("width", [1200, 800])
 def test_everything_renders(notebook, width, dark):
     page = notebook(CELLS, width=width, height=1900, dark=dark)
-    page.wait_for_function("document.querySelectorAll('.jp-Cell')[9].querySelector('.jp-OutputArea-output')", timeout=90_000)
+    page.wait_for_function(
+        "document.querySelectorAll('.jp-Cell')[9].querySelector('.jp-OutputArea-output')", timeout=90_000
+    )
     page.wait_for_selector(".mrt-compare")
     theme = "dark" if dark else "light"
 

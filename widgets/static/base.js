@@ -25,11 +25,6 @@ export function setClass(el, cls) {
   if (el._cls !== cls) el.className = el._cls = cls;
 }
 
-export function setVar(el, name, value) {
-  const cache = (el._vars ??= {});
-  if (cache[name] !== value) el.style.setProperty(name, (cache[name] = value));
-}
-
 /** The words of a language: t("key", {name: value}). A key that is missing shows itself. */
 export function translator(lang) {
   return (key, values = {}) => {

@@ -42,7 +42,7 @@ export class StartMode {
         {},
         h("h3", {}, String(m.policy ?? "?")),
         h("p", {}, about),
-        h("dl", {}, ...limits.flatMap(([k, v]) => [h("dt", {}, t(k)), h("dd", {}, show(v))])),
+        ...limits.map(([k, v]) => h("div.mrt-pair", {}, h("span", { title: t(k) }, t(k)), h("b", {}, show(v)))),
         onStart ? h("button.mrt-go", { onclick: onStart }, t("start.go")) : null,
       ),
       h(

@@ -3,6 +3,26 @@
 import { clamp, FONT, h, readTheme, sizeCanvas } from "./base.js";
 import { fillOwned, hue, ink, label } from "./palette.js";
 
+/** A CSS colour as the little-endian number that a pixel is. */
+function rgba(colour) {
+  if (!rgba.cache) {
+    rgba.cache = new Map();
+    rgba.ctx = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  }
+  if (!rgba.cache.has(colour)) {
+    rgba.ctx.fillStyle = colour;
+    rgba.ctx.fillRect(0, 0, 1, 1);
+    rgba.cache.set(colour, new Uint32Array(rgba.ctx.getImageData(0, 0, 1, 1).data.buffer)[0]);
+  }
+  return rgba.cache.get(colour);
+}
+
+function mix(a, b, share) {
+  let out = 0xff000000;
+  for (const s of [0, 8, 16]) out |= Math.round(((a >> s) & 255) * (1 - share) + ((b >> s) & 255) * share) << s;
+  return out >>> 0;
+}
+
 export class Pool {
   constructor(model, { t, onHover }) {
     this.model = model;
@@ -53,6 +73,7 @@ export class Pool {
     state.eachBlock((b, id, k, n) => {
       if (n > fill[b]) fill[b] = n;
     });
+    if (cell < 9) return this.drawSmall(c, state, t);
     c.fillStyle = theme.bg;
     c.fillRect(0, 0, this.width, this.height);
     const litTable = lit === null ? null : new Map((state.live.get(lit)?.table ?? []).map((b, k) => [b, k]));
@@ -78,6 +99,50 @@ export class Pool {
       c.lineWidth = 1.5;
       c.strokeRect(x - 0.5, y - 0.5, size + 1, size + 1);
     }
+  }
+
+  /** Thousands of small cells: written as pixels, some ten times faster than as rectangles. */
+  drawSmall(c, state, t) {
+    const { model, theme, lit, fill } = this;
+    const scale = this.canvas.width / this.width;
+    const px = Math.round(this.cell * scale);
+    const w = px * this.cols;
+    const hgt = px * this.rowsN;
+    if (this.image?.width !== w || this.image?.height !== hgt) this.image = new ImageData(w, hgt);
+    const out = new Uint32Array(this.image.data.buffer);
+    const bg = rgba(theme.bg);
+    const soft = mix(bg, rgba(theme.fg), 0.07);
+    const fg = rgba(theme.fg);
+    out.fill(bg);
+    const tones = (this.tones?.bg === bg ? this.tones : (this.tones = { bg, full: new Map() })).full;
+    const mine = lit === null ? null : new Set(state.live.get(lit)?.table ?? []);
+    const side = px - Math.max(1, Math.round(scale));
+    for (let b = 0; b < model.blocks; b++) {
+      const id = state.owner[b];
+      let high = soft;
+      let low = soft;
+      let level = side;
+      if (id >= 0) {
+        let tone = tones.get(id % 8);
+        if (!tone) tones.set(id % 8, (tone = [0.25, 1, 0.08, 0.2].map((a) => mix(bg, rgba(hue(id)), a))));
+        const dim = mine && !mine.has(b);
+        high = tone[dim ? 2 : 0];
+        low = tone[dim ? 3 : 1];
+        level = side - Math.ceil((side * fill[b]) / model.blockSize);
+      }
+      const ring = (t === state.changed[b] && t >= 0) || b === this.hot;
+      const x0 = (b % this.cols) * px;
+      const y0 = Math.floor(b / this.cols) * px;
+      for (let y = 0; y < side; y++) {
+        const at = (y0 + y) * w + x0;
+        out.fill(y < level ? high : low, at, at + side);
+        if (!ring) continue;
+        if (y === 0 || y === side - 1) out.fill(fg, at, at + side);
+        else out[at] = out[at + side - 1] = fg;
+      }
+      if (id >= 0 && state.refs[b] > 1) out[(y0 + (side >> 1)) * w + x0 + (side >> 1)] = fg;
+    }
+    c.putImageData(this.image, 0, 0);
   }
 
   owned(c, b, id, x, y, size, share, litTable) {

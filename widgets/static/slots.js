@@ -1,6 +1,6 @@
 // The slots, one row each, and the waiting queue beside them. Nodes are made once and reused.
 
-import { clamp, h, setClass, setText, setVar } from "./base.js";
+import { clamp, h, setClass, setText } from "./base.js";
 import { KIND } from "./model.js";
 import { label, paint } from "./palette.js";
 
@@ -13,6 +13,12 @@ export class Slots {
     this.el = h("div.mrt-slots", { "data-dense": model.slots > 24 ? 2 : model.slots > 10 ? 1 : 0 });
     this.rows = Array.from({ length: model.slots }, (_, i) => this.makeRow(i, onHover, onAbort));
     this.el.append(...this.rows.map((r) => r.el));
+    this.top = 0; // first row in sight; rows that are scrolled away are left alone
+    this.sight = model.slots > 24 ? 24 : model.slots;
+    this.el.addEventListener("scroll", () => {
+      this.top = Math.floor(this.el.scrollTop / 21);
+      if (this.shown) this.draw(...this.shown);
+    });
   }
 
   makeRow(i, onHover, onAbort) {
@@ -39,9 +45,11 @@ export class Slots {
   /** idle: the clock has gone on since step t and nothing runs; show who still sits there, if anybody. */
   draw(state, t, lit, idle = false) {
     const { model } = this;
+    this.shown = [state, t, lit, idle];
     const row = idle ? { ids: state.slots, kinds: state.slots.map(() => KIND.held) } : t >= 0 ? model.rows[t] : null;
     const before = t > 0 && !idle ? model.rows[t - 1] : null;
-    for (let i = 0; i < this.rows.length; i++) {
+    const end = Math.min(this.rows.length, this.top + this.sight);
+    for (let i = this.top; i < end; i++) {
       const r = this.rows[i];
       const id = row ? row.ids[i] : -1;
       const kind = id >= 0 ? row.kinds[i] : KIND.empty;
@@ -59,8 +67,6 @@ export class Slots {
         setText(r.chip, "");
         setText(r.count, "");
         setText(r.text, "");
-        setVar(r.el, "--p", "0");
-        setVar(r.el, "--a", "0");
         continue;
       }
       paint(r.el, id);
@@ -77,14 +83,20 @@ export class Slots {
     const prompt = live ? Math.min(live.computed, info.num_prompt) : info.num_prompt;
     setText(r.chip, label(id));
     setText(r.count, kind === KIND.prefill && made === 0 ? `${prompt}/${info.num_prompt}` : `${made}/${info.max_new_tokens}`);
-    setVar(r.el, "--p", clamp(prompt / total, 0, 1).toFixed(4));
-    setVar(r.el, "--a", clamp(made / total, 0, 1).toFixed(4));
-    setVar(r.el, "--split", (info.num_prompt / total).toFixed(4));
+    const split = info.num_prompt / total;
+    clip(r.prompt, 0, clamp(prompt / total, 0, 1));
+    clip(r.answer, split, clamp(split + made / total, 0, 1));
     const text = model.text(id, made, 90).replace(/\s+/g, " ");
     if (!text && had !== null) setText(r.text, this.t("slot.takes", { r: label(had) }));
     else setText(r.text, text || (info.prompt ? `« ${info.prompt.slice(0, 60).replace(/\s+/g, " ")}` : ""));
-    r.text.classList.toggle("is-prompt", !text);
+    setClass(r.text, text ? "" : "is-prompt");
   }
+}
+
+/** Show a bar from one share of its width to another. Clipping moves no box, so it costs no layout. */
+function clip(bar, from, to) {
+  const shape = `inset(0 ${(100 * (1 - to)).toFixed(2)}% 0 ${(100 * from).toFixed(2)}%)`;
+  if (bar._shape !== shape) bar.style.clipPath = bar._shape = shape;
 }
 
 export class Queue {
