@@ -56,7 +56,7 @@ class Code(Task):
                 out.rows = rows  # type: ignore[attr-defined]
                 raise Stopped(out)
             self._compare(answer, attempt, cases, at, out, rows)
-            if self.keeps_arguments and not self.same(list(given), list(args)):
+            if self.keeps_arguments and not same_value(list(given), list(args)):
                 raise Wrong("changed_input", rows)
         return {"n": len(cases)}
 

@@ -102,7 +102,7 @@ def test_a_constant_an_endless_loop_and_a_crash_are_reported(task: Any) -> None:
     def crash(*args: Any) -> float:
         return 1 / 0
 
-    first = list(task.cases(task.rng()))[0]
+    first = next(iter(task.cases(task.rng())))
     constant = None if task.validate is not None else task.reference(*first)
     assert not task.judge(lambda *args: constant).solved
     limit, task.limit = task.limit, 0.1
