@@ -20,23 +20,25 @@ from .clock import Clock, StepClock
 from .errors import ConfigError, PolicyError
 from .policies import make_policy
 from .policies.base import Admission, Chunk, Limits, Policy, State, StepPlan
-from .policies.planner import validate
+from .policies.planner import UNLIMITED, validate
 from .prefix import find_prefix, register_full
 from .queues import QueueView, WaitingQueue
 from .request import Output, RequestState, Sequence
 from .run import Run, RunLoop
+from .speculative import Proposer, Speculation
 from .trace import Event, PrefillRow, StepRecord, Trace
 from .watchdog import Watchdog
 
 
-class Engine(RunLoop):
+class Engine(RunLoop, Speculation):
     """Serves requests on one model, under one policy.
 
     lm: from load_model(), or a Backend. max_batch_size: slots. num_blocks x block_size: tokens of KV. host_blocks:
     room for KV that is swapped out (default: as many as num_blocks). max_model_len: longest prompt plus answer,
     in tokens (default and limit: the model's). prefix_caching: overrides the policy's own. streaming: keep the
-    text of running requests up to date at every token. starvation_limit: steps after which a request that never
-    gets its turn is an error of the policy (None = never). Other options go to the policy.
+    text of running requests up to date at every token. speculation: who guesses tokens for greedy rows to check,
+    such as NgramLookup() (see minirt.speculative); None: one token a row. starvation_limit: steps after which a
+    request that never gets its turn is an error of the policy (None = never). Other options go to the policy.
     Raises ConfigError on settings that make no sense.
     """
 
@@ -53,6 +55,7 @@ class Engine(RunLoop):
         prefix_caching: bool | None = None,
         clock: Clock | None = None,
         streaming: bool = False,
+        speculation: Proposer | None = None,
         starvation_limit: int | None = 2000,
         **policy_options: Any,
     ) -> None:
@@ -69,6 +72,9 @@ class Engine(RunLoop):
         self.returns_together = bool(getattr(self.policy, "returns_together", False))
         self.clock: Clock = clock or StepClock()
         self.streaming = streaming
+        if speculation is not None and not callable(getattr(speculation, "propose", None)):
+            raise ConfigError(f"speculation={speculation!r} needs a method propose(tokens, most) that returns token ids.")
+        self.speculation = speculation
         self.watchdog = Watchdog(starvation_limit)
         self.backend.start(num_blocks, block_size, host)
         per_row = -(-self.limits.max_model_len // block_size)
@@ -140,6 +146,7 @@ class Engine(RunLoop):
         record = StepRecord(self.step_count, now, events=self._pending_events, freed=self._freed_between)
         self._pending_events, self._freed_between = [], []
         self._record, self._batches = record, []
+        self._budget_left = plan.made_by.budget if plan.made_by is not None else UNLIMITED
         try:
             self._carry_out(plan, record)
             swapped = sum(n for _, n in record.swapped_in) + sum(n for _, n in record.swapped_out)
@@ -230,16 +237,20 @@ class Engine(RunLoop):
         record.prefill += [PrefillRow(c.seq.id, c.seq.num_computed, c.n, c.padding) for c in chunks]
         record.decode += [s.id for s in decode]
         record.wasted += [s.id for s in wasted]
-        rows = decode + wasted + [c.seq for c in chunks]
+        guesses = self._draft(decode) if self.speculation and decode else {}
+        if guesses:
+            decode = [s for s in decode if s not in guesses]
+        rows = decode + wasted + [*guesses] + [c.seq for c in chunks]
         starts = [s.num_computed for s in decode] + [self._idle_position(s) for s in wasted]
-        starts += [c.seq.num_computed for c in chunks]
+        starts += [s.num_computed for s in guesses] + [c.seq.num_computed for c in chunks]
         ones = len(decode) + len(wasted)
-        counts = [1] * ones + [c.n for c in chunks]
-        pads = [0] * ones + [c.padding for c in chunks]
-        sampled = list(range(len(decode)))
-        sampled += [ones + i for i, c in enumerate(chunks) if c.n == c.seq.remaining]
-        kind = BatchDecodeInput if not chunks else ForwardBatch
-        batch = kind(rows, starts, counts, pads, ones, sampled, self._tables, self.limits.block_size)
+        counts = [1] * ones + [1 + len(g) for g in guesses.values()] + [c.n for c in chunks]
+        pads = [0] * (ones + len(guesses)) + [c.padding for c in chunks]
+        drafts = dict(enumerate(guesses.values(), ones))
+        sampled = list(range(len(decode))) + [*drafts]
+        sampled += [ones + len(guesses) + i for i, c in enumerate(chunks) if c.n == c.seq.remaining]
+        kind = BatchDecodeInput if not (chunks or guesses) else ForwardBatch
+        batch = kind(rows, starts, counts, pads, ones, sampled, self._tables, self.limits.block_size, drafts)
         self._batches.append(batch)
         tokens = self.backend.execute(batch)
         record.forwards.append((batch.num_tokens, batch.num_rows))
@@ -248,7 +259,12 @@ class Engine(RunLoop):
         for seq, n, _ in chunks:
             seq.num_computed += n
         self._valid += len(decode) + sum(c.n for c in chunks)
-        self._receive([rows[i] for i in sampled], tokens)
+        if guesses:
+            first = len(decode)
+            last = first + sum(1 + len(g) for g in guesses.values())
+            self._receive_drafted(guesses, tokens[first:last])
+            del tokens[first:last]
+        self._receive([rows[i] for i in sampled if i not in drafts], tokens)
 
     def _idle_position(self, seq: Sequence) -> int:
         """Where an ended row goes on writing: its context grows like everyone's, up to what it has reserved."""

@@ -166,6 +166,8 @@ class Replayer:
             if i not in s.computed:
                 raise TraceError(f"step {record.step}: request {i} decodes but was never admitted.")
             s.computed[i] += 1
+        for i, _, right in record.drafted:
+            s.computed[i] += right
         for i in record.emitted:
             s.generated[i] = s.generated.get(i, 0) + 1
 

@@ -155,8 +155,9 @@ def batch_limits(
 class Work(NamedTuple):
     """What one forward does, counted: all that a CostModel needs of it.
 
-    prefill_tokens, prefill_rows: prompt positions, padding included, and the rows they belong to. decode_rows: rows
-    of one token. context_tokens: cached tokens the rows read, their own new ones included. pairs: query-context
+    prefill_tokens, prefill_rows: prompt positions, padding included, and the rows they belong to; a row that checks
+    guesses is computed like a chunk and counts as one. decode_rows: rows of one
+    token. context_tokens: cached tokens the rows read, their own new ones included. pairs: query-context
     pairs attended to (for a decode row its context; for a chunk n start + n (n + 1) / 2). sampled_rows: rows turned
     into a token.
     """
@@ -183,7 +184,7 @@ class Work(NamedTuple):
             prefill += width
             context += start + width
             pairs += width * start + width * (width + 1) // 2
-        return cls(prefill, rows - n, n, context, pairs, len(batch.sampled))
+        return cls(prefill, rows - n, n, context, pairs, batch.num_sampled)
 
 
 @dataclass(frozen=True, slots=True)

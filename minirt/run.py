@@ -41,6 +41,7 @@ class RunLoop(Intake):
     """The whole-run half of Engine."""
 
     last_run: Run | None
+    speculation: Any
 
     def run(
         self,
@@ -123,6 +124,7 @@ class RunLoop(Intake):
             "max_model_len": self.limits.max_model_len,
             "prefix_caching": self.prefix_caching,
             "returns_together": self.returns_together,
+            **({"speculation": repr(self.speculation)} if self.speculation is not None else {}),
             "clock": self.clock.name,
             "unit": self.clock.unit,
             **self.backend.describe(),

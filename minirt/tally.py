@@ -50,6 +50,8 @@ class Tally:
     tokens: int = 0
     wasted_rows: int = 0
     padding_tokens: int = 0
+    guesses: int = 0
+    guesses_right: int = 0
     computed_tokens: int = 0
     preemptions: dict[str, int] = field(default_factory=dict)
     fragmentation: float = 0.0
@@ -184,6 +186,10 @@ def _rows(t: Tally, record: StepRecord) -> None:
         t.padding_tokens += padding
     for i in record.decode:
         lives[i].computed += 1
+    for i, guesses, right in record.drafted:
+        lives[i].computed += right
+        t.guesses += guesses
+        t.guesses_right += right
     t.wasted_rows += len(record.wasted)
     end = record.end
     if record.forwards:

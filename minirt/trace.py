@@ -53,7 +53,8 @@ class StepRecord:
     """One engine step.
 
     time, duration: start and length, in the clock's unit. prefill, decode: the rows computed for use;
-    wasted: ids of ended rows that a static batch computed all the same. emitted / tokens: who received
+    wasted: ids of ended rows that a static batch computed all the same. drafted: (id, guesses computed behind the
+    decode row's token, how many of them were right and kept). emitted / tokens: who received
     a token, and which (same length; a request receives at most one a step, unless speculation grants more,
     then its id stands there once a token). forwards: (tokens, rows) of each forward of the step.
     allocated / freed: (id, block ids) in order; a block given to a second id is shared. swapped_out /
@@ -68,6 +69,7 @@ class StepRecord:
     prefill: list[PrefillRow] = field(default_factory=list)
     decode: list[int] = field(default_factory=list)
     wasted: list[int] = field(default_factory=list)
+    drafted: list[tuple[int, int, int]] = field(default_factory=list)
     emitted: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     forwards: list[tuple[int, int]] = field(default_factory=list)
@@ -222,7 +224,7 @@ class _naming:
 
 # Lists that are empty in most steps are left out of the file.
 _LISTS = (
-    "prefill", "decode", "wasted", "emitted", "tokens", "forwards", "events", "allocated", "freed",
+    "prefill", "decode", "wasted", "drafted", "emitted", "tokens", "forwards", "events", "allocated", "freed",
     "swapped_out", "swapped_in",
 )  # fmt: skip
 _GAUGES = ("step", "time", "duration", "blocks_used", "blocks_cached", "valid", "external", "waiting", "resident")
@@ -246,11 +248,11 @@ def _step_from_dict(d: dict[str, Any], known: Container[int]) -> StepRecord:
     s.events = [Event(*e) for e in d.get("events", [])]
     for k in ("decode", "wasted", "emitted", "tokens"):
         setattr(s, k, list(d.get(k, [])))
-    for k in ("forwards", "allocated", "freed", "swapped_out", "swapped_in"):
+    for k in ("drafted", "forwards", "allocated", "freed", "swapped_out", "swapped_in"):
         setattr(s, k, [tuple(x) for x in d.get(k, [])])
     if len(s.emitted) != len(s.tokens):
         raise ValueError(f"{len(s.emitted)} receivers but {len(s.tokens)} tokens")
-    rows = [*s.prefill, *s.allocated, *s.freed, *s.swapped_out, *s.swapped_in]
+    rows = [*s.prefill, *s.drafted, *s.allocated, *s.freed, *s.swapped_out, *s.swapped_in]
     ids = [r[0] for r in rows] + [e.id for e in s.events] + s.decode + s.wasted + s.emitted
     for i in ids:
         if i not in known:

@@ -6,6 +6,7 @@ or overwritten wrongly therefore changes the tokens, and `expected` says what th
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from minirt.backends.base import ForwardBatch, build_arrays
@@ -62,7 +63,8 @@ class FakeBackend:
             n = batch.starts[row] + batch.counts[row]
             assert n == a.context_lens[row]
             context = [self.kv[a.block_tables[row][p // self.bs]][p % self.bs] for p in range(n)]
-            out.append(next_token(context, batch.seqs[row].request.ignore_eos))
+            for end in range(n - len(batch.drafts.get(row, ())), n + 1):
+                out.append(next_token(context[:end], batch.seqs[row].request.ignore_eos))
         return out
 
     def step_cost(self, batches: list[ForwardBatch], swapped_blocks: int = 0) -> float:
@@ -90,3 +92,22 @@ class FakeBackend:
 
     def describe(self) -> dict[str, Any]:
         return {"model": "fake", "device": "cpu", "dtype": "none"}
+
+
+class Oracle:
+    """Guesses for this backend: each of up to k tokens is right with probability `right`."""
+
+    def __init__(self, k: int, right: float, seed: int = 0) -> None:
+        self.k, self.right, self.seed = k, right, seed
+
+    def propose(self, tokens: list[int], most: int) -> list[int]:
+        context, out = list(tokens), []
+        rng = random.Random(hash((self.seed, *tokens)))  # the same guess whenever the same is asked
+        for _ in range(min(self.k, most)):
+            token = next_token(context, ignore_eos=True)
+            assert token is not None
+            if rng.random() > self.right:
+                token = (token + 1) % VOCAB
+            context.append(token)
+            out.append(token)
+        return out

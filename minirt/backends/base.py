@@ -22,7 +22,8 @@ class ForwardBatch:
     """One forward: row i computes tokens[starts[i] : starts[i] + counts[i]] of seqs[i], then pads[i] for nothing.
 
     Decode rows (one token each) come first: num_decode of them. sampled: the rows, in order, whose last
-    position is turned into a token. draft: row -> how many of its last tokens are guesses to be verified.
+    position is turned into a token. drafts: sampled row -> guesses; it computes them as well, behind its token, and
+    each of its 1 + len(guesses) positions is turned into a token (counts include them).
     tables: block ids by slot [slots, blocks], kept by the engine.
     """
 
@@ -34,6 +35,7 @@ class ForwardBatch:
     sampled: list[int]
     tables: NDArray[np.int32] | None = None
     block_size: int = 16
+    drafts: dict[int, list[int]] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -45,6 +47,19 @@ class ForwardBatch:
     def num_tokens(self) -> int:
         """Positions computed, padding included."""
         return sum(self.counts) + sum(self.pads)
+
+    @property
+    def num_sampled(self) -> int:
+        """Positions that are turned into a token: one a sampled row, and one a guess."""
+        return len(self.sampled) + (sum(map(len, self.drafts.values())) if self.drafts else 0)
+
+    def sampled_positions(self) -> list[tuple[Sequence, int]]:
+        """(row's request, place in it that the token is to fill) of each of those positions, in execute()'s order."""
+        out = []
+        for i in self.sampled:
+            end, more = self.starts[i] + self.counts[i], len(self.drafts.get(i, ()))
+            out += [(self.seqs[i], at) for at in range(end - more, end + 1)]
+        return out
 
     def arrays(self) -> BatchArrays:
         """The batch as flat arrays, ready to become tensors."""
@@ -65,7 +80,8 @@ class BatchArrays:
     position's K and V are written, or -1 for padding (written nowhere). query_start: [R + 1] int32, row i
     owns positions query_start[i] : query_start[i + 1]. context_lens: [R] int32, tokens of the row in the cache
     once this forward has written (padding left out). block_tables: [R, W] int32. last: [S] int64, flat index
-    of each sampled row's last real position. max_context: the longest context.
+    of each sampled row's last real position, and of those before it that check guesses. max_context: the longest
+    context.
     """
 
     input_ids: NDArray[np.int64]
@@ -105,8 +121,10 @@ def build_arrays(batch: ForwardBatch) -> BatchArrays:
     query_start64: NDArray[np.int64] = np.concatenate(([0], np.cumsum(width)))
     total = int(query_start64[-1])
     flat: list[int] = []
-    for s, p, c, pad in zip(batch.seqs, batch.starts, batch.counts, batch.pads):
+    for i, (s, p, c, pad) in enumerate(zip(batch.seqs, batch.starts, batch.counts, batch.pads)):
         tokens = s.tokens[p : p + c]
+        if i in batch.drafts:
+            tokens += batch.drafts[i]
         flat += tokens
         flat += [0] * (c + pad - len(tokens))
     row_of: NDArray[np.int64] = np.repeat(np.arange(rows), width)
@@ -117,6 +135,9 @@ def build_arrays(batch: ForwardBatch) -> BatchArrays:
     where = np.where(real, tables[row_of, safe // bs].astype(np.int64) * bs + safe % bs, -1)
     sampled = np.fromiter(batch.sampled, np.int64, len(batch.sampled))
     last = query_start64[:-1][sampled] + counts[sampled] - 1
+    if batch.drafts:
+        spans = [(int(end), len(batch.drafts.get(i, ()))) for i, end in zip(batch.sampled, last)]
+        last = np.concatenate([np.arange(end - more, end + 1) for end, more in spans])
     return BatchArrays(
         np.asarray(flat, np.int64),
         positions,
@@ -146,7 +167,10 @@ class Backend(Protocol):
         """Make the KV pool. Raises ConfigError where it can't be had, with the bytes it would take."""
 
     def execute(self, batch: ForwardBatch) -> list[int | None]:
-        """Run the forward; one token id for each of batch.sampled, or None where the sequence ends there."""
+        """Run the forward; a token id for each of batch.sampled, or None where the sequence ends there.
+
+        A row with guesses has one for each of its last 1 + len(guesses) positions, in order.
+        """
 
     def copy_out(self, seq_id: int, blocks: Seq[int]) -> None:
         """Copy the blocks' KV to host memory under seq_id (swap out)."""

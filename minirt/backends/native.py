@@ -59,14 +59,17 @@ class NativeBackend:
             ) from e
 
     def execute(self, batch: ForwardBatch) -> list[int | None]:
-        """Run the forward. One token id for each sampled row; None where it is an EOS id and the request minds it."""
+        """Run the forward. One token id for each sampled position; None where it is an EOS id and the request minds it."""
         with torch.inference_mode():
             logits = self.logits_for(batch)
             if not batch.sampled:
                 return []
-            rows = [batch.seqs[i] for i in batch.sampled]
+            if batch.drafts:
+                rows, at = map(list, zip(*batch.sampled_positions()))
+            else:
+                rows = [batch.seqs[i] for i in batch.sampled]
+                at = [batch.starts[i] + batch.counts[i] for i in batch.sampled]
             params = [s.request.sampling for s in rows]
-            at = [batch.starts[i] + batch.counts[i] for i in batch.sampled]
             tokens: list[int] = sample(logits, params, at).tolist()  # the one copy from device to host
         eos = self.lm.eos_ids
         return [None if t in eos and not s.request.ignore_eos else t for t, s in zip(tokens, rows)]

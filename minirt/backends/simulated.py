@@ -42,8 +42,8 @@ class SimulatedBackend:
         self.block_size = block_size
 
     def execute(self, batch: ForwardBatch) -> list[int | None]:
-        """The same token for every sampled row, and never an end of sequence."""
-        return [TOKEN] * len(batch.sampled)
+        """The same token for every sampled position, and never an end of sequence."""
+        return [TOKEN] * batch.num_sampled
 
     def step_cost(self, batches: Seq[ForwardBatch], swapped_blocks: int = 0) -> float:
         """Seconds of a step with these forwards that also copied so many blocks to or from the host.
