@@ -116,7 +116,6 @@ class Engine(RunLoop, Speculation):
         self._freed_between: list[tuple[int, list[int]]] = []
         self._batches: list[ForwardBatch] = []
         self._record: StepRecord | None = None
-        self.step_count = 0
         self.outputs = {}
         self.trace = Trace(meta=self._describe())
         self.watchdog.reset()

@@ -17,6 +17,7 @@ from .errors import RequestError
 from .policies.base import Limits, Policy
 from .prefix import register_full
 from .queues import WaitingQueue
+from .replay import held
 from .request import Output, RequestState, Sequence
 from .stopping import StoppingDetokenizer
 from .trace import Event, StepRecord, Trace
@@ -40,7 +41,6 @@ class Lifecycle:
     streaming: bool
     prefix_caching: bool
     returns_together: bool
-    step_count: int
     _seqs: dict[int, Sequence]
     _free_slots: list[int]
     _host_used: int
@@ -54,6 +54,11 @@ class Lifecycle:
     @property
     def has_work(self) -> bool:
         raise NotImplementedError
+
+    @property
+    def step_count(self) -> int:
+        """Steps recorded so far."""
+        return len(self.trace.steps)
 
     # -- slots and blocks -----------------------------------------------------------------------
     def _log(self, kind: str, seq: Sequence, data: dict[str, Any] | None = None) -> None:
@@ -271,20 +276,23 @@ class Lifecycle:
                 yield seq
 
     def _recover(self, why: str) -> None:
-        """After a failed step nothing the blocks hold can be trusted: abort residents, free everything, keep the queue."""
+        """After a failed step nothing the blocks hold can be trusted: abort residents, free everything, keep the queue.
+
+        An interrupt may have struck between a change and its record. Requests are ended by what the engine knows,
+        slots and blocks are given back by what the records say, so that the trace can still be replayed.
+        """
         record, self._record = self._record, None
-        for seq in [*self._unfinished_residents(), *self.ended.values()]:
-            if seq.table is not None and seq.table.blocks:
-                self._freed_between.append((seq.id, seq.table.blocks))
-            if seq.slot >= 0:
-                self._log("released", seq, {"slot": seq.slot})
-            if seq.id in self.swapped:
-                self.backend.drop(seq.id)
+        cut_short = StepRecord(-1, 0.0, events=self._pending_events, freed=self._freed_between)
+        before = [s for s in self.trace.steps if s is not record]
+        slots, tables = held([*before, *([record] if record else []), cut_short])
+        self._freed_between += tables.items()
+        self._pending_events += [Event("released", i, {"slot": slot}) for i, slot in slots.items()]
+        for seq in list(self._unfinished_residents()):
+            self.backend.drop(seq.id)
             seq.slot, seq.table = -1, None
-            if seq.id in self._seqs:
-                seq.state, seq.ended, seq.error = RequestState.FINISHED, True, why
-                self._log("aborted", seq, {"error": why})
-                self._output(seq, "aborted")
+            seq.state, seq.ended, seq.error = RequestState.FINISHED, True, why
+            self._log("aborted", seq, {"error": why})
+            self._output(seq, "aborted")
         for group in (self.running, self.prefilling, self.swapped, self.ended):
             group.clear()
         self.pool = BlockPool(self.limits.num_blocks, self.limits.block_size)
@@ -304,9 +312,9 @@ class Lifecycle:
         record.valid = self._valid - self.pool.extra_refs * self.limits.block_size
         record.waiting = len(self.waiting)
         record.resident = self.limits.max_batch_size - len(self._free_slots)
+        if not self.trace.steps or self.trace.steps[-1] is not record:
+            self.trace.steps.append(record)
         self._record = None
-        self.step_count += 1
-        self.trace.steps.append(record)
 
 
 def _few(ids: Any) -> str:

@@ -9,7 +9,7 @@ contradict each other. Tests compare its state with the engine's, pictures draw 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from .errors import TraceError
@@ -208,6 +208,27 @@ def replay(trace: Trace) -> Iterator[ReplayState]:
     replayer = Replayer(trace)
     for record in trace.steps:
         yield replayer.apply(record).snapshot()
+
+
+def held(records: Iterable[StepRecord]) -> tuple[dict[int, int], dict[int, list[int]]]:
+    """Who holds which slot (id -> slot) and which blocks (id -> blocks) after these records.
+
+    Asks for no gauges, so the last record may be one that an interrupt cut short.
+    """
+    slots: dict[int, int] = {}
+    tables: dict[int, list[int]] = {}
+    for record in records:
+        for kind, i, data in record.events:
+            if kind in ("admitted", "resumed"):
+                slots[i] = int(data["slot"])
+            elif kind in ("preempted", "released", "aborted"):
+                slots.pop(i, None)
+        for i, blocks in record.allocated:
+            tables.setdefault(i, []).extend(blocks)
+        for i, blocks in record.freed:
+            gone = set(blocks)
+            tables[i] = [b for b in tables[i] if b not in gone]
+    return slots, {i: blocks for i, blocks in tables.items() if blocks}
 
 
 def state_at(trace: Trace, step: int) -> ReplayState:

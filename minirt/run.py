@@ -67,10 +67,9 @@ class RunLoop(Intake):
             from tqdm.auto import tqdm
 
             bar = tqdm(total=sum(r.max_new_tokens for r in requests), unit="tok", desc=self.policy.name)
-        ids: list[int] = []
         try:
             for r in requests:
-                ids.append(self._join(r, r.arrival))
+                self._join(r, r.arrival)
             self.clock.reset()  # reading prompts is not part of the run
             self._settle()
             while self.has_work:
@@ -85,7 +84,7 @@ class RunLoop(Intake):
         finally:
             if bar is not None:
                 bar.close()
-            self.last_run = Run([self.outputs[i] for i in ids if i in self.outputs], self.trace)
+            self.last_run = Run([self.outputs[i] for i in sorted(self.outputs)], self.trace)
         return self.last_run
 
     def step(self) -> StepRecord:
@@ -96,6 +95,9 @@ class RunLoop(Intake):
 
     def _abandon(self, why: str) -> None:
         """Abort whatever has not ended, wherever an error struck."""
+        for i in self._seqs.keys() - self.trace.requests.keys():
+            del self._seqs[i]  # the interrupt struck before it had joined
+        between = self._record is None
         if self._record is None:
             self._record = StepRecord(self.step_count, self.clock.now(), events=self._pending_events)
             self._pending_events = []
@@ -104,9 +106,8 @@ class RunLoop(Intake):
             if seq in self.waiting or (seq.table is None and seq.id not in self.swapped):
                 self._end_unserved(seq, "aborted", why)
         self._recover(why)
-        if not (record.events or record.freed):
+        if between and not (record.events or record.freed):
             self.trace.steps.pop()
-            self.step_count -= 1
 
     def _close(self, record: StepRecord, plan: StepPlan) -> None:
         if plan.blocked_need:
