@@ -15,12 +15,13 @@ from .errors import ConfigError, MinirtError, ModelLoadError, PolicyError, Reque
 from .policies import POLICIES, Planner, StepPlan
 from .request import Output, Request, RequestState, SamplingParams
 from .run import Run
+from .speculative import NgramLookup
 from .trace import StepRecord, Trace
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "POLICIES", "ConfigError", "ContinuousEngine", "Engine", "MinirtError", "ModelClock", "ModelLoadError", "Output",
+    "POLICIES", "ConfigError", "ContinuousEngine", "Engine", "MinirtError", "ModelClock", "ModelLoadError", "NgramLookup", "Output",
     "Planner", "PolicyError", "Request", "RequestError", "RequestState", "Run", "SamplingParams", "StaticEngine",
     "StepClock", "StepPlan", "StepRecord", "Trace", "TraceError", "WallClock", "load_model", "simulate",
 ]  # fmt: skip

@@ -48,7 +48,8 @@ class RequestMetrics:
     """One request. Latencies count from its arrival; None where it never came to that (or has one token: TPOT).
 
     e2e: to its last token. e2e_returned: to when the caller had the answer (with the batch, under static). cached:
-    prompt tokens found in the prefix cache, over all its admissions. finish_reason: None while it is running.
+    prompt tokens found in the prefix cache, over all its admissions. finish_reason: None while it is running, "moved"
+    where it went on in another engine.
     """
 
     id: int
@@ -102,7 +103,8 @@ class RunMetrics:
     take fewer, max(longest answer, ceil(tokens / max_batch_size)). occupancy: (1/N) sum(B_t / B_max) over the
     decode steps, B_t useful rows. wasted_rows: rows computed for requests that had ended. padding_tokens: positions
     computed to pad prompts. duration: from the first step to the end of the last that computed. fragmentation:
-    1 - valid / capacity of the blocks in use, averaged over time. preemptions: by kind.
+    1 - valid / capacity of the blocks in use, averaged over time. preemptions: by kind. guesses, guesses_right: of
+    speculation (lower_bound and static_total assume one token a row and step, so they don't hold with it).
     """
 
     unit: str
@@ -129,6 +131,8 @@ class RunMetrics:
     kv: KVShares
     cached_tokens: int
     preemptions: dict[str, int]
+    guesses: int
+    guesses_right: int
     littles_law: LittlesLaw
 
     @classmethod
@@ -165,6 +169,8 @@ class RunMetrics:
             ),
             cached_tokens=sum(r.cached for r in rows),
             preemptions=t.preemptions,
+            guesses=t.guesses,
+            guesses_right=t.guesses_right,
             littles_law=_little(t),
         )
 
@@ -187,6 +193,11 @@ class RunMetrics:
     def tokens_per_step(self) -> float:
         """Output tokens a decode step: the article's throughput."""
         return self.tokens / self.decode_steps if self.decode_steps else 0.0
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the guesses that were right; NaN where nothing was guessed."""
+        return _ratio(self.guesses_right, self.guesses)
 
     def slo_attainment(self, ttft: float | None = None, tpot: float | None = None) -> float:
         """Share of all requests that were completed within both limits (None: no limit)."""

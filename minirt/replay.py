@@ -24,7 +24,7 @@ class ReplayState:
     resident: ids that hold a slot, in order of admission. swapped: ids whose KV is in host memory. tables: id ->
     block ids. refs: block -> how many tables hold it (held blocks only). computed: id -> tokens of it that are in
     the cache. generated: id -> answer tokens so far. ended: ids whose answer is complete but that still hold their
-    slot, under a static batch. finished: id -> "stop", "length", "rejected" or "aborted".
+    slot, under a static batch. finished: id -> "stop", "length", "rejected", "aborted", or "moved" to another engine.
     """
 
     step: int = -1
@@ -109,7 +109,10 @@ class Replayer:
             elif kind == "released" and i not in left:  # every preemption and abort is followed by one
                 self._vacate(i, record)
                 left.append(i)
-            elif kind in ("rejected", "aborted"):
+            elif kind == "moved_in":
+                s.swapped.append(i)
+                s.computed[i], s.generated[i] = int(data["computed"]), int(data["generated"])
+            elif kind in ("rejected", "aborted", "moved_out"):
                 self._end_early(kind, i, record)
                 left.append(i)
         if queued:  # stable: first come, first served within a priority
@@ -153,7 +156,7 @@ class Replayer:
         for where in (s.waiting, s.swapped):
             if i in where:
                 where.remove(i)
-        s.finished[i] = kind
+        s.finished[i] = "moved" if kind == "moved_out" else kind
 
     def _compute(self, record: StepRecord) -> None:
         s = self.state

@@ -163,6 +163,11 @@ def _events_before(t: Tally, record: StepRecord, swapped: set[int]) -> list[Even
             life.cached += life.computed
         elif kind == "resumed":
             swapped.discard(i)
+            if life.admitted is None:  # it came from another engine
+                life.admitted = record.time
+        elif kind == "moved_in":
+            swapped.add(i)
+            life.joined, life.computed = record.time, int(data["computed"])
         elif kind == "preempted":
             how = str(data.get("how"))
             t.preemptions[how] = t.preemptions.get(how, 0) + 1
@@ -170,7 +175,7 @@ def _events_before(t: Tally, record: StepRecord, swapped: set[int]) -> list[Even
             if how == "swap":
                 swapped.add(i)
             leaving.append(event)
-        elif kind in ("released", "rejected", "aborted"):
+        elif kind in ("released", "rejected", "aborted", "moved_out"):
             swapped -= {i} if kind == "aborted" else set()
             leaving.append(event)
         elif kind == "finished":
@@ -226,6 +231,15 @@ def _events_after(t: Tally, record: StepRecord, leaving: list[Event], holdings: 
             # A row that ended in this very step left at its end; one of a returning batch left at its start.
             life.returned = life.left = record.end if i in finished_now else record.time
             at_end += i in finished_now
-        elif kind in ("rejected", "aborted"):
-            life.reason, life.left = kind, record.time
+        elif kind in ("rejected", "aborted", "moved_out"):
+            life.reason, life.left = "moved" if kind == "moved_out" else kind, record.time
     return at_end
+
+
+def token_times(trace: Trace) -> dict[int, list[float]]:
+    """When each token of each request came out, in the clock's unit; requests without a token are left out."""
+    times: dict[int, list[float]] = {}
+    for record in trace.steps:
+        for i in record.emitted:
+            times.setdefault(i, []).append(record.end)
+    return times

@@ -26,6 +26,8 @@ EVENTS = {
     "released": "left its slot and gave its blocks back; data: {slot}",
     "preempted": "lost its slot and blocks; data: {how: recompute | swap, slot}",
     "resumed": "came back from host memory; data: {slot}",
+    "moved_out": "went on in another engine, with its KV (a released stands before it); data: {blocks}",
+    "moved_in": "came from another engine, its KV in host memory; data: {computed, generated (tokens so far), blocks}",
     "rejected": "can never be served; data: {error}",
     "aborted": "ended early; data: {error}",
 }

@@ -81,6 +81,13 @@ class FakeBackend:
     def drop(self, seq_id: int) -> None:
         self.host.pop(seq_id, None)
 
+    def take(self, seq_id: int) -> Any:
+        return self.host.pop(seq_id)
+
+    def put(self, seq_id: int, kv: Any) -> None:
+        assert seq_id not in self.host
+        self.host[seq_id] = kv
+
     def encode(self, prompt: str) -> list[int]:
         return [ord(c) % VOCAB for c in prompt]
 

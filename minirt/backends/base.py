@@ -181,6 +181,12 @@ class Backend(Protocol):
     def drop(self, seq_id: int) -> None:
         """Forget what copy_out kept for seq_id, if anything."""
 
+    def take(self, seq_id: int) -> Any:
+        """Give away what copy_out kept for seq_id: another backend's put() takes it (hand-over)."""
+
+    def put(self, seq_id: int, kv: Any) -> None:
+        """Keep what another backend's take() gave as if copy_out had made it here under seq_id."""
+
     def encode(self, prompt: str) -> list[int]:
         """Token ids of a prompt, through the chat template where there is one."""
 

@@ -106,6 +106,21 @@ class NativeBackend:
         """Forget what copy_out kept for seq_id; nothing happens where it kept nothing."""
         self._swapped.pop(seq_id, None)
 
+    def take(self, seq_id: int) -> Tensor:
+        """Give away the host copy that copy_out made for seq_id."""
+        return self._swapped.pop(seq_id)
+
+    def put(self, seq_id: int, kv: Tensor) -> None:
+        """Keep another backend's host copy under seq_id. Raises ConfigError where its shape is not this cache's."""
+        assert self.kv is not None
+        theirs, ours = (*kv.shape[:2], *kv.shape[3:]), (*self.kv.data.shape[:2], *self.kv.data.shape[3:])
+        if theirs != ours:
+            raise ConfigError(
+                f"KV of shape {tuple(kv.shape)} can't be taken: this cache is {ours} apart from the number of blocks "
+                "(2, layers, block_size, kv_heads, head_dim)."
+            )
+        self._swapped[seq_id] = kv
+
     def encode(self, prompt: str) -> list[int]:
         """Token ids of a prompt, through the chat template where there is one. Raises RequestError."""
         ids = self.lm.encode(prompt)

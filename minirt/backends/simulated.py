@@ -67,6 +67,13 @@ class SimulatedBackend:
     def drop(self, seq_id: int) -> None:
         """Nothing was kept."""
 
+    def take(self, seq_id: int) -> None:
+        """Nothing was kept, so nothing is given."""
+        return None
+
+    def put(self, seq_id: int, kv: Any) -> None:
+        """Nothing to keep."""
+
     def encode(self, prompt: str) -> list[int]:
         """There is no tokenizer here: raises RequestError."""
         raise RequestError(

@@ -117,7 +117,8 @@ class Policy(Protocol):
     """The protocol. Attributes a policy may also have, with what is assumed where it has none:
 
     returns_together (False): ended rows keep their slot until the plan releases them.
-    prefix_caching (False): full blocks can be found again by their content.
+    prefix_caching (False): full blocks can be found again by their content. resumes (False): its plans resume swapped
+    requests, so that one can be handed over from another engine (minirt.handover).
     """
 
     name: str

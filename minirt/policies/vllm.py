@@ -25,6 +25,7 @@ class VllmPolicy:
     """
 
     name = "vllm"
+    resumes = True
 
     def __init__(
         self,
