@@ -21,9 +21,10 @@ from .trace import StepRecord, Trace
 __version__ = "0.1.0"
 
 __all__ = [
-    "POLICIES", "ConfigError", "ContinuousEngine", "Engine", "MinirtError", "ModelClock", "ModelLoadError", "NgramLookup", "Output",
-    "Planner", "PolicyError", "Request", "RequestError", "RequestState", "Run", "SamplingParams", "StaticEngine",
-    "StepClock", "StepPlan", "StepRecord", "Trace", "TraceError", "WallClock", "load_model", "simulate",
+    "POLICIES", "ConfigError", "ContinuousEngine", "Engine", "MinirtError", "ModelClock", "ModelLoadError",
+    "NgramLookup", "Output", "Planner", "PolicyError", "Request", "RequestError", "RequestState", "Run",
+    "SamplingParams", "StaticEngine", "StepClock", "StepPlan", "StepRecord", "Trace", "TraceError", "WallClock",
+    "load_model", "simulate",
 ]  # fmt: skip
 
 
