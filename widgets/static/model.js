@@ -111,10 +111,10 @@ export class TraceModel {
       life.first ??= t;
       life.firstTime ??= end;
     } else if (kind === "preempted") life.preempted += 1;
-    else if (kind === "finished" || kind === "rejected" || kind === "aborted") {
+    else if (kind === "finished" || kind === "rejected" || kind === "aborted" || kind === "moved_out") {
       life.done = t;
       life.doneTime = end;
-      life.reason = kind === "finished" ? data.reason : kind;
+      life.reason = kind === "finished" ? data.reason : kind === "moved_out" ? "moved" : kind;
       life.error = data.error;
     } else if (kind === "released") life.released = t;
   }

@@ -71,7 +71,11 @@ export class ReplayState {
     } else if (kind === "released") {
       this.vacate(id);
       if (!paused.has(id)) left.push(id); // a preemption is followed by a release too
-    } else if (kind === "aborted" || kind === "rejected") {
+    } else if (kind === "moved_in") {
+      this.swapped.set(id, data.blocks);
+      this.live.set(id, { slot: -1, computed: data.computed, table: [] });
+      this.generated.set(id, data.generated);
+    } else if (kind === "aborted" || kind === "rejected" || kind === "moved_out") {
       drop(this.waiting, id);
       this.vacate(id);
       this.swapped.delete(id);
