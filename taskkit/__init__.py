@@ -99,12 +99,10 @@ def progress(chapter: str | None = None) -> Card:
 
 def reset(what: str = "") -> Card:
     """Forget what is known of a task ("01.3"), of a chapter ("01"), or of everything."""
-    prefix = what if "." in what or not what else what + "."
-    mine = [t for ch in chapters() for t in tasks_of(ch) if t.id == what or t.id.startswith(prefix or "")]
+    mine = [t for ch in chapters() for t in tasks_of(ch) if not what or what in (t.id, ch)]
     for t in mine:
-        if hasattr(t, "prediction"):
-            t.prediction = None
-    n = sum(store().clear(t.id) for t in mine) if "." in what else store().clear(prefix)
+        t.forget()
+    n = store().clear([t.id for t in mine])
     return Card(say("progress"), say("reset", n=n), "")
 
 

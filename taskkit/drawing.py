@@ -6,7 +6,7 @@ Each sits on a light card of its own, so that it reads on a dark page too.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -35,7 +35,7 @@ class Picture:
         return {"text/plain": self.words, "text/html": img}
 
 
-def curves(title: str, xs: Sequence[float], lines: dict[str, Sequence[float]], x_label: str, y_label: str) -> Picture:
+def curves(title: str, xs: Sequence[float], lines: Mapping[str, Sequence[float]], x_label: str, y_label: str) -> Picture:
     """Lines over a linear axis that starts at 0; the first is drawn thin and dashed over the others."""
     width, height, left, right, top, bottom = 620, 300, 70, 18, 58, 44
     high = max((y for ys in lines.values() for y in ys), default=1.0) or 1.0
@@ -68,7 +68,7 @@ def curves(title: str, xs: Sequence[float], lines: dict[str, Sequence[float]], x
     return Picture(width, height, parts, words)
 
 
-def blocks(title: str, count: int, rows: dict[str, dict[str, Sequence[int]]]) -> Picture:
+def blocks(title: str, count: int, rows: Mapping[str, Mapping[str, Sequence[int]]]) -> Picture:
     """One strip of `count` blocks a row; rows: name -> owner -> its block ids. Blocks with two owners are striped red."""
     size, left = min(34.0, 560 / max(1, count)), 110
     width, parts = left + size * count + 18, [_text(18, 26, title, 14, FG, weight=650)]

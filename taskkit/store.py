@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +52,12 @@ class Store:
         self._tasks[task_id] = {**old, **values}
         self._write()
 
-    def clear(self, prefix: str = "") -> int:
-        """Forget the tasks whose id begins so; how many there were."""
+    def clear(self, task_ids: Iterable[str]) -> int:
+        """Forget these tasks; how many were known."""
         self._tasks = {**self._tasks, **self._read()}
-        gone = [i for i in self._tasks if i.startswith(prefix)]
-        for i in gone:
-            del self._tasks[i]
+        known = [i for i in task_ids if self._tasks.pop(i, None) is not None]
         self._write()
-        return len(gone)
+        return len(known)
 
     def _read(self) -> dict[str, dict[str, Any]]:
         if self.path is None or not self.path.exists():

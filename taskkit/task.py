@@ -189,6 +189,9 @@ class Task:
 
         display(race(policy, **options))
 
+    def forget(self) -> None:
+        """What reset() clears beside the stored progress; nothing, unless a kind keeps something."""
+
     # -- the question ---------------------------------------------------------------------------
     def _question(self) -> str:
         return self.text.question

@@ -6,6 +6,7 @@ the page's MathJax. Without its style sheet (an untrusted notebook) a card is st
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from html import escape
@@ -143,6 +144,8 @@ def short(value: Any, limit: int = 240) -> str:
 def _words(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
+    if hasattr(value, "shape") and hasattr(value, "tolist"):
+        return _words(value.tolist()) if math.prod(value.shape) <= 16 else f"array{tuple(value.shape)}"
     if type(value) in (list, tuple):
         inside = ", ".join(_words(v) for v in value)
         if isinstance(value, list):

@@ -23,7 +23,9 @@ EQUAL, SLOTS, COUNT = 16, 4, 8  # 02.6: all answers have 16 tokens
 
 def schedule(lengths: list[int], slots: int) -> list[list[int]]:
     """Continuous batching, first come first served: which requests get a token in each step."""
-    left, running, waiting, out = list(lengths), [], list(range(len(lengths))), []
+    left, waiting = list(lengths), list(range(len(lengths)))
+    running: list[int] = []
+    out: list[list[int]] = []
     while waiting or running:
         while waiting and len(running) < slots:
             running.append(waiting.pop(0))
@@ -36,8 +38,9 @@ def schedule(lengths: list[int], slots: int) -> list[list[int]]:
 
 def one_step_late(lengths: list[int], slots: int) -> list[list[int]]:
     """The slot that became free is filled one step later than it could be."""
-    left, running, waiting, out = list(lengths), [], list(range(len(lengths))), []
-    free = slots
+    left, waiting, free = list(lengths), list(range(len(lengths))), slots
+    running: list[int] = []
+    out: list[list[int]] = []
     while waiting or running:
         done = [i for i in running if not left[i]]
         while waiting and free > 0:
@@ -110,7 +113,7 @@ def runs_of(arrivals: Sequence[float]) -> tuple[Any, Any]:
 
 
 def _arrivals(answer: Any, attempt: Attempt) -> dict[str, Any]:
-    times = list(answer) if isinstance(answer, (list, tuple)) else [None]
+    times: list[Any] = list(answer) if isinstance(answer, (list, tuple)) else [None]
     if any(t is ... for t in times):
         raise Unanswered
     if len(times) != COUNT or not all(type(t) is int and 0 <= t <= 200 for t in times) or times != sorted(times):
