@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ class Player(anywidget.AnyWidget):
     """One run in four modes: what is about to run, the animation, the figures over time, the summary.
 
     run: a Run, a Trace or an engine that has run. lang: "zh" or "en". mode: the one to open with ("start", "run",
-    "monitor", "done"). title: instead of the policy's name. speed: steps a second (1, 2, 4, … 128). at_end: begin at the last step.
+    "monitor", "done"). title: instead of the policy's name. speed: steps a second (1, 2, 4, … 128). at_end: begin at
+    the last step.
     Keys, with the player in focus: space, left, right, home, end.
     """
 
@@ -92,8 +94,6 @@ def write_page(
     options: dict[str, Any],
 ) -> Path:
     """One HTML file with the scripts, the styles and the traces in it."""
-    import json
-
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"to_html({str(path)!r}) is a folder; give the name of a file in it, as run.html.")
@@ -105,8 +105,13 @@ def write_page(
         "{{title}}": html.escape(title),
         "{{css}}": read("style.css"),
         "{{code}}": code,
-        "{{call}}": f'{mount}(document.getElementById("minirt"), {data}, {json.dumps(options, ensure_ascii=False)});',
+        "{{call}}": f'{mount}(document.getElementById("minirt"), {data}, {_literal(options)});',
     }.items():
         page = page.replace(mark, value)
     path.write_text(page, encoding="utf-8")
     return path
+
+
+def _literal(value: Any) -> str:
+    """JSON that may stand in a script: "</script>" inside a text must not end it."""
+    return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")

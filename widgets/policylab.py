@@ -141,7 +141,7 @@ class PolicyLab(Card):
         maker = minirt.POLICIES.get(policy) if isinstance(policy, str) else policy if isinstance(policy, type) else None
         self._options = {}
         if maker is not None:
-            hints = typing.get_type_hints(maker.__init__)
+            hints = typing.get_type_hints(maker.__init__)  # type: ignore[misc]
             for name, parameter in inspect.signature(maker).parameters.items():
                 control = _control(name, parameter.default, hints.get(name))
                 if control is not None:

@@ -235,7 +235,7 @@ def predict(
     kind = "choice" if choices is not None else "curve" if x is not None else "number"
     if kind == "choice" and len(choices or ()) < 2:
         raise ValueError(f"choices={choices!r}: there must be at least two to choose from.")
-    if kind == "choice" and answer is not None and not callable(answer) and answer not in choices:
+    if kind == "choice" and answer is not None and not callable(answer) and answer not in (choices or ()):
         raise ValueError(f"answer={answer!r} is none of the choices: {', '.join(map(repr, choices or ()))}.")
     options = {
         "answer": answer, "choices": list(choices or ()), "unit": unit, "low": low, "high": high,

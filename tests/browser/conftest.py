@@ -79,10 +79,11 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         _wait_for(url, server, home / "lab.log")
         yield url, home / "work"
     finally:
-        server.terminate()
+        ask = urllib.request.Request(f"{url}/api/shutdown?token={TOKEN}", method="POST")
         try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
+            urllib.request.urlopen(ask, timeout=5).close()
+            server.wait(10)
+        except (OSError, subprocess.TimeoutExpired):
             server.kill()
         log.close()
 

@@ -19,11 +19,12 @@ CELLS = [
 import minirt, widgets
 from minirt import workloads, lengths
 def requests():
-    prompts = lengths.uniform(8, 60)
-    return workloads.make_requests(18, prompts, lengths.lognormal(16, 0.9, 80), workloads.poisson(0.6), seed=3, shared_prefix=16)
+    prompts, answers, arrivals = lengths.uniform(8, 60), lengths.lognormal(16, 0.9, 80), workloads.poisson(0.6)
+    return workloads.make_requests(18, prompts, answers, arrivals, seed=3, shared_prefix=16)
 def run(policy, **o):
-    r = minirt.simulate(policy, requests(), max_batch_size=6, num_blocks=o.pop("num_blocks", 72), block_size=8, clock="step", **o)
-    words = "连续批处理让车辆永远在补位：谁先到站谁先下车，空位马上被下一位乘客补上。A slot that is free is given away at once. "
+    r = minirt.simulate(policy, requests(), max_batch_size=6, block_size=8, clock="step", **o)
+    words = "连续批处理让车辆永远在补位：谁先到站谁先下车，空位马上被下一位乘客补上。"
+    words += "A slot that is free is given away at once. "
     for i, pieces in r.trace.pieces.items():   # the simulator says nothing; a lecture's picture should
         r.trace.pieces[i] = [words[k % len(words)] for k in range(len(pieces))]
     return r
@@ -40,8 +41,8 @@ for r in (vllm, static):
     "widgets.KVCalculator()",
     "p = widgets.predict('静态批处理要走多少步？', unit='步', low=0, high=400, explain='每一批都要等最长的那个。')\np",
     "p.lock(100); p.reveal(static.metrics.decode_steps)",
-    "c = widgets.predict('吞吐随批大小怎么变？', x=[1, 2, 4, 8, 16, 32, 64], y_max=100, x_label='批大小', y_label='token/s')\n"
-    "c.lock([4, 8, 16, 30, 45, 60, 70]); c",
+    "c = widgets.predict('吞吐随批大小怎么变？', x=[1, 2, 4, 8, 16, 32, 64], y_max=100, x_label='批大小',"
+    " y_label='token/s')\nc.lock([4, 8, 16, 30, 45, 60, 70]); c",
     "c.reveal([3, 6, 12, 24, 46, 80, 95])",
 ]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from typing import Any
 
 import pytest
 from conftest import settle, view
@@ -12,12 +14,15 @@ import widgets
 from minirt import lengths, workloads
 
 pytestmark = pytest.mark.browser
+FRAMES = 180
+LIMIT_MS = 33.5
 
 RUN = """
 import minirt, widgets
 from minirt import workloads, lengths
 def run(policy, **o):
-    r = workloads.make_requests(16, lengths.uniform(8, 40), lengths.uniform(4, 30), workloads.poisson(0.8), seed=3, shared_prefix=16)
+    r = workloads.make_requests(
+        16, lengths.uniform(8, 40), lengths.uniform(4, 30), workloads.poisson(0.8), seed=3, shared_prefix=16)
     return minirt.simulate(policy, r, max_batch_size=4, num_blocks=60, block_size=8, clock="step", **o)
 """
 
@@ -145,10 +150,9 @@ def test_compare_has_one_clock_and_one_colour_a_request(notebook):
     view(page, "v.transport.seek(20)")
     ends = view(page, "return v.halves.map((x) => x.model.s.end[x.at])")
     assert all(e <= 21 for e in ends)
-    hues = page.evaluate(
-        """() => { const of = (side) => Object.fromEntries([...document.querySelectorAll(`.mrt-half.is-${side} .mrt-slot:not(.is-empty)`)]
-        .map((e) => [e.querySelector('.mrt-chip').textContent, e.style.getPropertyValue('--hue')])); return [of('a'), of('b')]; }"""
-    )
+    hues = page.evaluate("""() => ["a", "b"].map((side) => Object.fromEntries(
+        [...document.querySelectorAll(`.mrt-half.is-${side} .mrt-slot:not(.is-empty)`)].map(
+            (e) => [e.querySelector(".mrt-chip").textContent, e.style.getPropertyValue("--hue")])))""")
     both = set(hues[0]) & set(hues[1])
     assert all(hues[0][k] == hues[1][k] for k in both)
     view(page, "v.transport.seek(v.count - 1)")
@@ -176,7 +180,10 @@ def test_a_page_plays_without_kernel_and_without_network(browser, tmp_path):
     page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
     page.goto(path.as_uri())
     page.click(".mrt-go")
-    page.wait_for_function("document.querySelector('.mrt').mrtView.transport.at >= 3")
+    for _ in range(50):  # the page's own policy forbids the eval that wait_for_function needs
+        if view(page, "return v.transport.at") >= 3:
+            break
+        settle(page, 100)
     page.keyboard.press("End")
     assert view(page, "return v.transport.at === v.model.length - 1")
     assert not errors and not asked
@@ -198,25 +205,38 @@ def test_two_thousand_steps_scrub_without_lag(browser, tmp_path, record_property
       const frame = (now) => { if (last) frames.push(now - last); last = now;
         const a = performance.now(); seed = (seed * 16807) % 2147483647; const at = MOVE; v.transport.seek(at);
         document.body.offsetHeight; work.push(performance.now() - a);
-        if (++k < 180) requestAnimationFrame(frame); else done({frames, work}); };
-      requestAnimationFrame(frame); })"""
+        if (++k < FRAMES) requestAnimationFrame(frame); else done({frames, work}); };
+      requestAnimationFrame(frame); })""".replace("FRAMES", str(FRAMES))
 
     def p(values: list[float], q: float) -> float:
         return sorted(values)[min(len(values) - 1, int(q * len(values)))]
 
-    report: dict[str, dict[str, dict[str, float]]] = {}
+    report: dict[str, dict[str, Any]] = {}
     moves = {"jumps": "seed % n", "drag": "Math.floor(n * (0.5 + 0.45 * Math.sin(k / 25)))", "play": "(k * 4) % n"}
+    cdp = context.new_cdp_session(page)
+    cdp.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def cpu() -> float:
+        return next(m["value"] for m in cdp.send("Performance.getMetrics")["metrics"] if m["name"] == "TaskDuration")
+
     for name, move in moves.items():
         # another process may take the CPU for a while: the best of a few rounds is what the widget itself needs
-        for _ in range(6):
+        for _ in range(4):
+            before = cpu()
             got = page.evaluate(script.replace("MOVE", move))
-            row = {k: {"p50": round(p(v, 0.5), 1), "p95": round(p(v, 0.95), 1)} for k, v in got.items()}
+            row: dict[str, Any] = {k: {"p50": round(p(v, 0.5), 1), "p95": round(p(v, 0.95), 1)} for k, v in got.items()}
+            row["cpu"] = round((cpu() - before) / FRAMES * 1000, 1)
             if name not in report or row["frames"]["p95"] < report[name]["frames"]["p95"]:
                 report[name] = row
-            if report[name]["frames"]["p95"] < 33.5:
+            if report[name]["frames"]["p95"] < LIMIT_MS:
                 break
     record_property("frame_times", json.dumps(report))
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
     with capsys.disabled():
-        print(f"\n2,000 x 64 x 4,096 ({path.stat().st_size / 1e6:.1f} MB page), ms: {report}")
+        size = path.stat().st_size / 1e6
+        print(f"\n2,000 x 64 x 4,096 ({size:.1f} MB page, load {load:.1f} a core), ms: {report}")
     context.close()
-    assert max(r["frames"]["p95"] for r in report.values()) < 33.5, report
+    if load < 1.2:
+        assert max(r["frames"]["p95"] for r in report.values()) < LIMIT_MS, report
+    # on a machine that others keep busy, frames tell about them; the main thread's own CPU time does not
+    assert max(r["cpu"] for r in report.values()) < LIMIT_MS / 2, report

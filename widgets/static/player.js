@@ -63,6 +63,7 @@ export class PlayerView {
 
   begin() {
     this.show("run");
+    this.root.focus({ preventScroll: true }); // the button that was pressed is hidden now, and would take the keys with it
     this.transport.seek(-1);
     this.transport.play();
   }
