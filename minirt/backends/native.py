@@ -16,6 +16,7 @@ from torch import Tensor
 from ..detokenizer import IncrementalDetokenizer
 from ..errors import ConfigError, RequestError
 from ..model.attention import PagedKV, make_meta
+from ..model.fast_cpu import fast_forward
 from ..model.loading import LanguageModel
 from ..model.sampling import sample
 from .base import BatchDecodeInput, ForwardBatch
@@ -33,6 +34,7 @@ class NativeBackend:
         self.device, self.dtype = lm.device, lm.dtype
         self.vocab_size = lm.config.vocab_size
         self.max_model_len = lm.config.max_model_len
+        self.forward = fast_forward(lm.decoder) or lm.decoder.forward
         self.kv: PagedKV | None = None
         self._swapped: dict[int, Tensor] = {}  # by sequence: [2, layers, blocks, block_size, kv_heads, head_dim]
 
@@ -87,7 +89,7 @@ class NativeBackend:
         ids = torch.from_numpy(a.input_ids).to(self.device)
         positions = torch.from_numpy(a.positions).to(self.device)
         meta = make_meta(a, self.kv.block_size, self.device)
-        hidden = self.lm.decoder.forward(ids, positions, self.kv, meta)
+        hidden = self.forward(ids, positions, self.kv, meta)
         return self.lm.decoder.logits(hidden[torch.from_numpy(a.last).to(self.device)])
 
     def copy_out(self, seq_id: int, blocks: Seq[int]) -> None:

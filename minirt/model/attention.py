@@ -8,8 +8,10 @@ that copy is exactly what a paged attention kernel saves (Kwon et al., 2023, "Pa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -61,39 +63,52 @@ class PrefillRow:
     mask: Tensor | None = None
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class AttentionMeta:
     """Where this forward's positions live; made once, used by every layer.
 
-    slots: [real positions] int64, block * block_size + offset. real: indices of the positions that are no
-    padding, or None where there is no padding. The first num_decode positions are decode rows: decode_blocks
-    [num_decode, W] int64 and decode_mask [num_decode, 1, 1, W * block_size] are theirs. decode_lens
-    [num_decode] int32 holds their context lengths, this position included.
+    places: [T] int64, block * block_size + offset, or -1 for padding. The first num_decode positions are decode rows:
+    tables [num_decode, W] int32 and decode_lens [num_decode] int32 (context lengths, this position included, the
+    largest of them `longest`) are theirs; prefill describes the others. What only some paths need is made when asked
+    for.
     """
 
-    slots: Tensor
-    real: Tensor | None
+    places: Tensor
+    has_padding: bool
+    block_size: int
     num_decode: int
-    decode_blocks: Tensor | None
-    decode_mask: Tensor | None
-    decode_lens: Tensor | None
+    tables: Tensor
+    decode_lens: Tensor
+    longest: int
     prefill: list[PrefillRow]
+
+    @cached_property
+    def real(self) -> Tensor | None:
+        """Indices of the positions that are no padding, or None where there is no padding."""
+        return (self.places >= 0).nonzero()[:, 0] if self.has_padding else None
+
+    @cached_property
+    def slots(self) -> Tensor:
+        """[real positions] int64: places without the padding."""
+        return self.places if self.real is None else self.places[self.real]
+
+    @cached_property
+    def decode_blocks(self) -> Tensor:
+        """tables as int64, which torch's indexing wants."""
+        return self.tables.to(torch.int64)
+
+    @cached_property
+    def decode_mask(self) -> Tensor:
+        """[num_decode, 1, 1, W * block_size]: which positions of its blocks a decode row sees."""
+        at = torch.arange(self.tables.shape[1] * self.block_size, device=self.tables.device)
+        return (at < self.decode_lens[:, None])[:, None, None, :]
 
 
 def make_meta(a: BatchArrays, block_size: int, device: torch.device) -> AttentionMeta:
     """The AttentionMeta of a batch, on `device`."""
-    slots, real = a.slot_mapping, None
-    padded = slots < 0
-    if padded.any():
-        keep = (~padded).nonzero()[0]
-        slots, real = slots[keep], torch.from_numpy(keep).to(device)
     n = a.num_decode
-    blocks = mask = lens = None
-    if n:
-        width = -(-int(a.context_lens[:n].max()) // block_size)
-        blocks = torch.from_numpy(a.block_tables[:n, :width]).to(device, torch.int64)
-        lens = torch.from_numpy(a.context_lens[:n]).to(device)
-        mask = (torch.arange(width * block_size, device=device) < lens[:, None])[:, None, None, :]
+    longest = int(a.context_lens[:n].max()) if n else 0
+    tables = np.ascontiguousarray(a.block_tables[:n, : -(-longest // block_size)])
     rows = []
     for i in range(n, len(a.context_lens)):
         first, last, context = int(a.query_start[i]), int(a.query_start[i + 1]), int(a.context_lens[i])
@@ -105,7 +120,10 @@ def make_meta(a: BatchArrays, block_size: int, device: torch.device) -> Attentio
             at = torch.arange(start, start + last - first, device=device)
             row.mask = torch.arange(context, device=device) <= at[:, None]
         rows.append(row)
-    return AttentionMeta(torch.from_numpy(slots).to(device), real, n, blocks, mask, lens, rows)
+    return AttentionMeta(
+        torch.from_numpy(a.slot_mapping).to(device), bool((a.slot_mapping < 0).any()), block_size, n,
+        torch.from_numpy(tables).to(device), torch.from_numpy(a.context_lens[:n]).to(device), longest, rows,
+    )  # fmt: skip
 
 
 def paged_attention(q: Tensor, k: Tensor, v: Tensor, kv: PagedKV, layer: int, meta: AttentionMeta) -> Tensor:
@@ -115,6 +133,12 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, kv: PagedKV, layer: int, me
     n = meta.num_decode
     if n:
         out[:n] = _decode(q[:n], kv, layer, meta)
+    attend_prompts(q, k, v, kv, layer, meta, out)
+    return out
+
+
+def attend_prompts(q: Tensor, k: Tensor, v: Tensor, kv: PagedKV, layer: int, meta: AttentionMeta, out: Tensor) -> None:
+    """paged_attention's part for the rows that compute several positions, written to their places in out."""
     for row in meta.prefill:
         span = slice(row.first, row.last)
         if row.blocks is None:
@@ -123,7 +147,6 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, kv: PagedKV, layer: int, me
             past_k = kv.keys[layer][row.blocks].flatten(0, 1)[: row.context]
             past_v = kv.values[layer][row.blocks].flatten(0, 1)[: row.context]
             out[span] = _row(q[span], past_k, past_v, row.mask)
-    return out
 
 
 def _decode(q: Tensor, kv: PagedKV, layer: int, meta: AttentionMeta) -> Tensor:
@@ -141,7 +164,7 @@ def _row(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     t, heads, dim = q.shape
     kv_heads = k.shape[1]
     group = heads // kv_heads
-    q = q.view(t, kv_heads, group, dim).permute(1, 2, 0, 3)  # [kv_heads, group, t, head_dim]
+    q = q.unflatten(1, (kv_heads, group)).permute(1, 2, 0, 3)  # [kv_heads, group, t, head_dim]
     k = k.transpose(0, 1)[:, None].expand(-1, group, -1, -1)  # seen by each head of the group, copied for none
     v = v.transpose(0, 1)[:, None].expand(-1, group, -1, -1)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)

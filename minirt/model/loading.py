@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError, ModelLoadError, RequestError
-from . import weights
+from . import fast_cpu, weights
 from .config import ModelConfig, default_inv_freq, read_config, read_json, tensor_shapes
 from .decoder import Decoder
 
@@ -89,6 +89,7 @@ def load_model(
     folder = weights.resolve(name_or_path)
     config = read_config(folder)
     decoder = Decoder(config, _Checkpoint(folder, config, where, kind))
+    fast_cpu.pack(decoder)
     name = weights.DEFAULT_MODEL if name_or_path is None else os.fspath(name_or_path)
     tokenizer = _tokenizer(folder)
     return LanguageModel(

@@ -1,0 +1,151 @@
+"""The CPU's fast path computes what the plain one does, and steps aside where it can't run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from minirt import ContinuousEngine, Request
+from minirt.backends.base import ForwardBatch
+from minirt.backends.native import NativeBackend
+from minirt.model import fast_cpu
+from minirt.model.decoder import Linear
+from minirt.model.loading import LanguageModel, random_model
+from minirt.request import Sequence
+
+DTYPES = [torch.float32, torch.bfloat16]
+BLOCK = 4
+
+
+def forward_of(lm: LanguageModel) -> fast_cpu.CpuForward:
+    forward = fast_cpu.fast_forward(lm.decoder)
+    if forward is None:
+        pytest.skip("no C compiler here")
+    return forward
+
+
+def mixed_batch(vocab: int, seed: int = 0) -> ForwardBatch:
+    """Three decode rows, a prompt that starts, one that continues, one with padding; blocks scattered."""
+    rng = np.random.default_rng(seed)
+    starts, counts, pads = [6, 0, 12, 0, 5, 0], [1, 1, 1, 9, 4, 3], [0, 0, 0, 0, 0, 6]
+    tables = rng.permutation(6 * 5).astype(np.int32).reshape(6, 5)
+    seqs = []
+    for i, (s, c) in enumerate(zip(starts, counts)):
+        seqs.append(Sequence(i, Request(prompt_ids=[1]), rng.integers(0, vocab, s + c).tolist(), s + c, 0.0, slot=i))
+    return ForwardBatch(seqs, starts, counts, pads, 3, [0, 1, 2, 3, 4, 5], tables, BLOCK)
+
+
+def both(lm: LanguageModel) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """(logits, cache) of one batch, by the plain and by the fast forward, over a cache of the same random past."""
+    out = []
+    for forward in (lm.decoder.forward, forward_of(lm)):
+        backend = NativeBackend(lm)
+        backend.forward = forward
+        backend.start(31, BLOCK, 0)
+        assert backend.kv is not None
+        backend.kv.data.copy_(torch.randn(backend.kv.data.shape, generator=torch.Generator().manual_seed(1)))
+        logits = backend.logits_for(mixed_batch(lm.config.vocab_size))
+        out.append((logits.float(), backend.kv.data.float()))
+    return out
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [0, 1, 3, 40])
+def test_packed_linear(dtype: torch.dtype, rows: int) -> None:
+    if not fast_cpu.can_pack(dtype):
+        pytest.skip("oneDNN can't pack this dtype here")
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(24, 40, generator=generator).to(dtype)
+    bias, x = torch.randn(24, generator=generator).to(dtype), torch.randn(rows, 40, generator=generator).to(dtype)
+    close = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-2, "atol": 1e-1}
+    torch.testing.assert_close(fast_cpu.PackedLinear(Linear(weight))(x), F.linear(x, weight), **close)
+    torch.testing.assert_close(fast_cpu.PackedLinear(Linear(weight, bias))(x), F.linear(x, weight, bias), **close)
+
+
+def test_pack_replaces_every_linear_and_keeps_the_embedding() -> None:
+    lm = random_model(tied=True)
+    x = torch.tensor([1, 2, 3])
+    before = lm.decoder.head(lm.decoder.embed[x])
+    if not fast_cpu.pack(lm.decoder):
+        pytest.skip("oneDNN can't pack here")
+    layer = lm.decoder.layers[0]
+    linears = (layer.qkv, layer.o, layer.gate_up, layer.down, lm.decoder.head)
+    assert all(isinstance(f, fast_cpu.PackedLinear) for f in linears)
+    torch.testing.assert_close(lm.decoder.head(lm.decoder.embed[x]), before)
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
+def test_forward_in_float32(arch: str) -> None:
+    """To a few units in the last place; the cache holds the same, and nothing where the padding was."""
+    lm = random_model(arch=arch, hidden=48, heads=6, kv_heads=2, head_dim=16)
+    (logits, cache), (fast_logits, fast_cache) = both(lm)
+    torch.testing.assert_close(fast_logits, logits, rtol=1e-4, atol=2e-4)
+    torch.testing.assert_close(fast_cache, cache, rtol=1e-4, atol=1e-4)
+
+
+def test_forward_in_bfloat16_is_no_further_from_float32_than_the_plain_one() -> None:
+    exact = both(random_model(hidden=64, layers=4))[0][0]
+    plain, fast = (logits for logits, _ in both(random_model(hidden=64, layers=4, dtype=torch.bfloat16)))
+    assert (fast - exact).pow(2).mean() < 1.5 * (plain - exact).pow(2).mean() + 1e-6
+
+
+@pytest.mark.parametrize("policy", ["vllm", "static", "mini-runtime"])
+def test_same_tokens_through_the_engine(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = random_model(vocab=97, hidden=48, heads=6, kv_heads=2, head_dim=16)
+    forward_of(lm)
+    requests = [Request(prompt_ids=list(range(1, 2 + 5 * i)), max_new_tokens=3 + 4 * i) for i in range(5)]
+
+    def serve() -> list[list[int]]:
+        run = ContinuousEngine(lm, policy, max_batch_size=3, num_blocks=64, block_size=BLOCK).run(requests)
+        return [o.token_ids for o in run.outputs]
+
+    fast = serve()
+    monkeypatch.setenv("MINIRT_PLAIN", "1")
+    assert fast_cpu.fast_forward(lm.decoder) is None
+    assert fast == serve()
+
+
+def test_an_attention_of_ones_own_is_used() -> None:
+    lm = random_model()
+    forward_of(lm)
+    seen = []
+    plain = lm.decoder.attend
+
+    def spy(*args: Any) -> torch.Tensor:
+        seen.append(args[4])
+        return plain(*args)
+
+    lm.decoder.attend = spy
+    ContinuousEngine(lm, num_blocks=8).run([Request(prompt_ids=[1, 2], max_new_tokens=2)])
+    assert seen == [0, 1, 0, 1]
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_cpu.shutil, "which", lambda name: None)
+    fast_cpu.kernels.cache_clear()
+    try:
+        assert fast_cpu.fast_forward(random_model().decoder) is None
+        assert NativeBackend(lm := random_model()).forward == lm.decoder.forward
+    finally:
+        fast_cpu.kernels.cache_clear()
+
+
+def test_a_compiler_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("MINIRT_CACHE", str(tmp_path))
+    monkeypatch.setenv("CC", "false")  # there, and always unhappy
+    fast_cpu.kernels.cache_clear()
+    try:
+        assert fast_cpu.fast_forward(random_model().decoder) is None
+        assert not list(tmp_path.glob("kernels/*"))
+    finally:
+        fast_cpu.kernels.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_other_dtypes_take_the_plain_path(dtype: torch.dtype) -> None:
+    assert fast_cpu.fast_forward(random_model(dtype=dtype).decoder) is None
+    assert not fast_cpu.can_pack(dtype)
