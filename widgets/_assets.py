@@ -25,6 +25,12 @@ def read(name: str) -> str:
 
 
 @cache
+def styles() -> str:
+    """The style sheet."""
+    return read("style.css") + read("more.css")
+
+
+@cache
 def words() -> dict[str, dict[str, str]]:
     """The table of words: key -> {"zh": ..., "en": ...}."""
     return json.loads(read("i18n.json"))

@@ -8,7 +8,7 @@ from typing import Any
 import ipywidgets as w
 
 from . import _still as still
-from ._assets import read
+from ._assets import styles
 
 
 class Styled(w.HTML):
@@ -21,7 +21,7 @@ class Styled(w.HTML):
 
 def style_sheet() -> w.HTML:
     """The style sheet, as an invisible child."""
-    sheet = w.HTML(f"<style>{read('style.css')}</style>")
+    sheet = w.HTML(f"<style>{styles()}</style>")
     sheet.layout.display = "none"
     return sheet
 

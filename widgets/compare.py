@@ -9,7 +9,7 @@ import anywidget
 import traitlets as t
 
 from . import _still as still
-from ._assets import bundle, check_lang, read, translate
+from ._assets import bundle, check_lang, styles, translate
 from ._payload import pack, plain, trace_of
 from .player import describe, figures, write_page
 
@@ -22,7 +22,7 @@ class Compare(anywidget.AnyWidget):
     """
 
     _esm = bundle("compare.js")
-    _css = read("style.css")
+    _css = styles()
     _trace_a = t.Bytes(b"").tag(sync=True)
     _trace_b = t.Bytes(b"").tag(sync=True)
     _options = t.Dict().tag(sync=True)

@@ -13,7 +13,8 @@ from ._assets import check_lang, translate
 from ._forms import Card, Styled
 from ._plot import Plot, quantity, size, tile
 
-BLUE, AMBER, GREEN, RED, PURPLE = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#7a68b3"
+BLUE, AMBER, GREEN = "var(--mrt-blue,#0072b2)", "var(--mrt-amber,#e69f00)", "var(--mrt-green,#009e73)"
+RED, PURPLE = "var(--mrt-red,#d55e00)", "var(--mrt-purple,#7a68b3)"
 BATCHES = [2 ** (k / 8) for k in range(0, 8 * 12 + 1)]  # 1 to 4096
 
 

@@ -12,25 +12,19 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from typing import Any
 
-import anywidget
-import traitlets as t
-
 from minirt import MinirtError, Request, StepRecord, Trace
-from minirt.trace import Event, step_to_dict
+from minirt.trace import Event
 
-from . import _still as still
-from ._assets import bundle, check_lang, read, translate
-from ._payload import pack, plain, slim
+from ._assets import check_lang, translate
+from ._link import Link
+from ._payload import pack, plain
 
-OVER = ("stopped", "failed")
-GRACE_S = 3.0  # a view that moves (a cell is dragged, a tab split) is gone only for a moment
 _running: list[LiveRun] = []
 
 
-class LiveRun(anywidget.AnyWidget):
+class LiveRun(Link):
     """Serve requests while you watch.
 
     engine: a minirt engine (it must not be used elsewhere meanwhile). requests: what to begin with; more can be
@@ -40,14 +34,6 @@ class LiveRun(anywidget.AnyWidget):
     pause(), resume(), step(), stop(), add(request), abort(id); `await live` waits for the end and returns the trace.
     A cell that is run again, or whose output is cleared, stops its old run.
     """
-
-    _esm = bundle("live.js")
-    _css = read("style.css")
-    _trace = t.Bytes(b"").tag(sync=True)  # filled at the end, for a notebook that is saved
-    _options = t.Dict().tag(sync=True)
-    status = t.Unicode("running").tag(sync=True)  # running, paused, done, stopped, failed
-    error = t.Unicode("").tag(sync=True)
-    notice = t.Unicode("").tag(sync=True)
 
     def __init__(
         self,
@@ -69,16 +55,11 @@ class LiveRun(anywidget.AnyWidget):
         self._todo: deque[Callable[[], None]] = deque()
         self._single = self._stopping = False
         self._why = "stopped"
-        self._known = self._sent = 0
-        self._told: dict[int, int] = {}  # id -> pieces already sent
-        self._closing: StepRecord | None = None
-        self._views: set[str] = set()
         self._failure: BaseException | None = None
         self._cell = _cell_id()
         speed = next((n for n in (1, 2, 4, 8, 16, 32) if n * self.pace >= 0.99), 32) if self.pace else 1000
         options = {"lang": lang, "title": title, "speed": speed, "max_new_tokens": max_new_tokens}
         super().__init__(_options=options, status="paused" if paused else "running")
-        self.on_msg(lambda _, content, __: self._receive(content))
         old = [run for run in _running if run._is_replaced_by(self)]
         for run in old:
             run.stop(translate(self.lang, "live.rerun"))
@@ -95,11 +76,6 @@ class LiveRun(anywidget.AnyWidget):
         self._task = self._loop.create_task(self._drive([r for r in old if r._loop is self._loop]))
 
     # -- what can be asked of it (from any thread) ------------------------------------------------
-    @property
-    def trace(self) -> Trace:
-        """The trace so far."""
-        return self.engine.trace
-
     def pause(self) -> None:
         """Stop after the step that is being computed."""
         self._do(lambda: self._set("paused", "running"))
@@ -156,7 +132,8 @@ class LiveRun(anywidget.AnyWidget):
 
     def close(self) -> None:
         """Stop, and close the widget."""
-        self.stop(translate(self.lang, "live.closed"))
+        if hasattr(self, "_todo"):  # not where __init__ refused its arguments
+            self.stop(translate(self.lang, "live.closed"))
         super().close()
 
     def __await__(self) -> Generator[Any, None, Trace]:
@@ -283,94 +260,8 @@ class LiveRun(anywidget.AnyWidget):
         self._trace = pack(plain(self.trace))
         _running.remove(self)
 
-    # -- to and from the browser ------------------------------------------------------------------
-    def _flush(self) -> None:
-        """Send what the trace has grown by."""
-        trace = self.trace
-        steps = trace.steps[self._sent :]
-        known = list(trace.requests)
-        fresh = known[self._known :]
-        pieces: dict[str, Any] = {}
-        for i, texts in trace.pieces.items():
-            sent = self._told.get(i, 0)
-            if len(texts) > sent or (i in trace.outputs and sent >= 0):
-                start = max(0, sent - 1)  # the last piece may have been completed since
-                pieces[str(i)] = [start, texts[start:]]
-                self._told[i] = -1 if i in trace.outputs else len(texts)
-        records = [slim(step_to_dict(s)) for s in steps]
-        if self._closing is not None:
-            records.append(slim(step_to_dict(self._closing)))
-        if not (records or fresh or pieces):
-            return
-        requests = [asdict(trace.requests[i]) for i in fresh]
-        self.send({"type": "grow", "first": self._sent, "steps": records, "requests": requests, "pieces": pieces})
-        self._sent, self._known = len(trace.steps), len(known)
-
-    def _receive(self, content: dict[str, Any]) -> None:
-        """A message from the browser; may be another thread than the loop's."""
-        kind = content.get("type")
-        if kind == "hello":
-            self._views.add(content["view"])
-            self._in_loop(lambda: self._send_all(content["view"]))
-        elif kind == "gone":
-            self._views.discard(content["view"])
-            self._in_loop(self._maybe_closed)
-        elif kind == "add":
-            self.add(str(content["prompt"]), int(content["max_new_tokens"]))
-        elif kind == "abort":
-            self.abort(int(content["id"]))
-        elif kind == "pace":
-            self.pace = max(0.0, float(content["value"]))
-            self._do(lambda: None)
-        elif kind in ("pause", "resume", "step", "stop"):
-            getattr(self, kind)()
-
-    def _in_loop(self, what: Callable[[], Any]) -> None:
-        if self._loop is None or self._loop.is_closed():
-            what()
-        else:
-            self._loop.call_soon_threadsafe(what)
-
-    def _send_all(self, view: str) -> None:
-        data = plain(self.trace)
-        data["steps"] = data["steps"][: self._sent]
-        if self._closing is not None:
-            data["steps"].append(slim(step_to_dict(self._closing)))
-        self.send({"type": "all", "view": view}, [pack(data)])
-
-    def _maybe_closed(self) -> None:
-        if self._loop is not None and not self._views:
-            self._loop.call_later(GRACE_S, self._close_if_unseen)
-
-    def _close_if_unseen(self) -> None:
-        if not self._views and self.status not in OVER:
-            self.stop(translate(self.lang, "live.closed"))
-
     def _is_replaced_by(self, new: LiveRun) -> bool:
         return new.engine is self.engine or new._cell is None or new._cell == self._cell
-
-    # -- how it looks where no kernel runs --------------------------------------------------------
-    def __repr__(self) -> str:
-        return f"LiveRun(policy={self.trace.meta.get('policy')}, requests={len(self.requests)})"
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        title = self._options["title"] or translate(self.lang, "live.title", policy=self.trace.meta.get("policy", ""))
-        return still.bundle(repr(self), requests_picture(title, self.requests, self.lang), self.model_id)
-
-
-def requests_picture(title: str, requests: list[Request], lang: str) -> str:
-    """What is about to be served, as a still picture."""
-    parts = [still.text(still.PAD, 30, title, 16, still.FG, 650)]
-    parts.append(still.text(still.PAD, 52, translate(lang, "live.still"), 12, still.DIM))
-    for n, r in enumerate(requests[:16]):
-        y = 68 + 26 * n
-        words = (r.prompt or translate(lang, "start.tokens", n=len(r.prompt_ids or ()))).replace("\n", " ")
-        ink = "#1b1400" if n % 8 in (1, 3, 4, 6) else "#fff"
-        parts.append(f'<rect x="{still.PAD}" y="{y}" width="38" height="19" rx="5" fill="{still.hue(n)}"/>')
-        parts.append(still.text(still.PAD + 19, y + 14, f"R{n}", 12, ink, 650, "middle"))
-        parts.append(still.text(still.PAD + 52, y + 14, words if len(words) < 62 else words[:60] + "…", 13))
-        parts.append(still.text(still.WIDTH - still.PAD, y + 14, f"≤ {r.max_new_tokens}", 12, still.DIM, anchor="end"))
-    return still.img(still.svg(still.WIDTH, 76 + 26 * min(16, len(requests)), parts), title)
 
 
 def _cell_id() -> str | None:

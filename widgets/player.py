@@ -13,7 +13,7 @@ import traitlets as t
 from minirt import Trace
 
 from . import _still as still
-from ._assets import bundle, check_lang, read, translate
+from ._assets import bundle, check_lang, read, styles, translate
 from ._payload import pack, pack_text, plain, trace_of
 
 MODES = ("start", "run", "monitor", "done")
@@ -29,7 +29,7 @@ class Player(anywidget.AnyWidget):
     """
 
     _esm = bundle("player.js")
-    _css = read("style.css")
+    _css = styles()
     _trace = t.Bytes(b"").tag(sync=True)
     _options = t.Dict().tag(sync=True)
 
@@ -103,7 +103,7 @@ def write_page(
     for mark, value in {
         "{{lang}}": "zh-CN" if lang == "zh" else "en",
         "{{title}}": html.escape(title),
-        "{{css}}": read("style.css"),
+        "{{css}}": styles(),
         "{{code}}": code,
         "{{call}}": f'{mount}(document.getElementById("minirt"), {data}, {_literal(options)});',
     }.items():

@@ -207,7 +207,7 @@ class PolicyLab(Card):
         if old:
             rows += f"<tr><td>{self._t('before')}</td>{cells['before']}</tr>"
             rows += f"<tr><td>{self._t('diff')}</td>{cells['diff']}</tr>"
-        return f'<table class="mrt-metrics"><tr><th></th>{head}</tr>{rows}</table>'
+        return f'<div class="mrt-wide"><table class="mrt-metrics"><tr><th></th>{head}</tr>{rows}</table></div>'
 
     def _difference(self, d: float, form: str, less: bool | None) -> str:
         words = _write(d, "+" + form)
@@ -236,7 +236,7 @@ def _control(name: str, default: Any, hint: Any) -> w.Widget | None:
     look: dict[str, Any] = {
         "description": name,
         "layout": w.Layout(width="auto"),
-        "style": {"description_width": "172px"},
+        "style": {"description_width": "184px"},
     }
     choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
     if choices:

@@ -11,7 +11,7 @@ import anywidget
 import ipywidgets as w
 import traitlets as t
 
-from ._assets import bundle, check_lang, read, translate
+from ._assets import bundle, check_lang, styles, translate
 from ._forms import Card, Styled, lines_picture, paragraph, wrap
 
 
@@ -19,7 +19,7 @@ class CurveInput(anywidget.AnyWidget):
     """A curve the learner draws with the pointer (or with the arrow keys) over given x positions."""
 
     _esm = bundle("curve.js")
-    _css = read("style.css")
+    _css = styles()
     x = t.List().tag(sync=True)
     y_max = t.Float(1.0).tag(sync=True)
     guess = t.List().tag(sync=True)  # one value an x, None where nothing was drawn yet

@@ -72,7 +72,7 @@ def test_top_level_names_are_unique_among_the_modules():
 
 
 def test_nothing_is_fetched_by_the_style_sheet_either():
-    assert "url(" not in assets.read("style.css") and "@import" not in assets.read("style.css")
+    assert "url(" not in assets.styles() and "@import" not in assets.styles()
 
 
 def test_an_unknown_language_is_named():

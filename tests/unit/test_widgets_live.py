@@ -154,7 +154,7 @@ async def test_making_it_again_stops_the_old_one_and_waits_for_its_step():
 
 @in_loop
 async def test_a_view_that_is_gone_for_good_stops_the_run():
-    import widgets.live as module
+    import widgets._link as module
 
     grace, module.GRACE_S = module.GRACE_S, 0.05
     try:

@@ -67,7 +67,10 @@ export function readTheme(el) {
     dim: v("--mrt-dim", "#5b6470"),
     line: v("--mrt-line", "#d9dee5"),
     accent: v("--mrt-accent", "#1f6feb"),
-    warn: v("--mrt-warn", "#c2410c"),
+    blue: v("--mrt-blue", "#0072b2"),
+    amber: v("--mrt-amber", "#e69f00"),
+    green: v("--mrt-green", "#009e73"),
+    red: v("--mrt-red", "#d55e00"),
   };
 }
 

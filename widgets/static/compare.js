@@ -110,8 +110,8 @@ export class CompareView {
         title: t(`compare.${key}`),
         legend,
         series: [
-          { values: () => this.curve(0, series), colour: () => "#e69f00", style: "line", dash: [6, 4] },
-          { values: () => this.curve(1, series), colour: () => "#0072b2", style: "line" },
+          { values: () => this.curve(0, series), colour: (theme) => theme.amber, style: "line", dash: [6, 4] },
+          { values: () => this.curve(1, series), colour: (theme) => theme.blue, style: "line" },
         ],
         format: (v) => number(Math.round(v)),
         reading: (k) => this.lead(k, series),

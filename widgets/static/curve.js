@@ -116,8 +116,8 @@ export class CurveView {
     this.axes(c, theme);
     const guess = model.get("guess");
     const truth = model.get("truth");
-    this.line(c, guess, "#e69f00", [6, 4], this.t("predict.yours"));
-    if (truth?.length) this.line(c, truth, "#0072b2", [], this.t("predict.truth"));
+    this.line(c, guess, theme.amber, [6, 4], this.t("predict.yours"));
+    if (truth?.length) this.line(c, truth, theme.blue, [], this.t("predict.truth"));
     const drawn = guess.some((v) => v !== null);
     if (!drawn && !this.locked) {
       c.fillStyle = theme.dim;

@@ -42,7 +42,7 @@ export class StartMode {
         {},
         h("h3", {}, String(m.policy ?? "?")),
         h("p", {}, about),
-        ...limits.map(([k, v]) => h("div.mrt-pair", {}, h("span", { title: t(k) }, t(k)), h("b", {}, show(v)))),
+        h("div.mrt-pairs", {}, ...limits.map(([k, v]) => h("div.mrt-pair", {}, h("span", { title: t(k) }, t(k)), h("b", {}, show(v))))),
         onStart ? h("button.mrt-go", { onclick: onStart }, t("start.go")) : null,
       ),
       h(
@@ -87,10 +87,10 @@ function show(v) {
 export class MonitorMode {
   constructor(model, { t, onSeek }) {
     const s = model.s;
-    const blue = () => "#0072b2";
-    const amber = () => "#e69f00";
+    const blue = (theme) => theme.blue;
+    const amber = (theme) => theme.amber;
     const grey = (theme) => theme.dim;
-    const green = () => "#009e73";
+    const green = (theme) => theme.green;
     const int = (v) => number(Math.round(v));
     const cell = model.blockSize;
     const rate = () => s.emitted.map((n, i) => n / Math.max(1e-9, s.end[i] - s.time[0]));
@@ -127,7 +127,7 @@ export class MonitorMode {
       }),
       chart({
         title: t("chart.waiting"),
-        series: [{ values: () => s.waiting, colour: () => "#d55e00", style: "area" }],
+        series: [{ values: () => s.waiting, colour: (theme) => theme.red, style: "area" }],
         format: int,
         reading: (i) => number(s.waiting[i]),
       }),

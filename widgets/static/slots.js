@@ -35,8 +35,8 @@ export class Slots {
       ? h("button.mrt-abort", { title: this.t("live.abort"), onclick: () => r.id >= 0 && onAbort(r.id) }, "×")
       : null;
     const bar = h("span.mrt-bar", {}, r.prompt, r.answer);
-    const said = h("span.mrt-said", {}, h("span.mrt-text", {}, r.text), bar);
-    r.el = h("div.mrt-slot", {}, h("span.mrt-no", {}, String(i)), r.chip, r.tag, said, r.count, r.stop);
+    r.said = h("span.mrt-said", {}, h("span.mrt-text", {}, r.text), bar);
+    r.el = h("div.mrt-slot", {}, h("span.mrt-no", {}, String(i)), r.chip, r.tag, r.said, r.count, r.stop);
     r.el.addEventListener("pointerenter", (e) => r.id >= 0 && onHover?.(r.id, e));
     r.el.addEventListener("pointerleave", () => onHover?.(null));
     return r;
@@ -87,9 +87,11 @@ export class Slots {
     clip(r.prompt, 0, clamp(prompt / total, 0, 1));
     clip(r.answer, split, clamp(split + made / total, 0, 1));
     const text = model.text(id, made, 90).replace(/\s+/g, " ");
-    if (!text && had !== null) setText(r.text, this.t("slot.takes", { r: label(had) }));
-    else setText(r.text, text || (info.prompt ? `« ${info.prompt.slice(0, 60).replace(/\s+/g, " ")}` : ""));
+    const asked = info.prompt ? `« ${info.prompt.slice(0, 60).replace(/\s+/g, " ")}` : "";
+    const shown = text || (had !== null ? this.t("slot.takes", { r: label(had) }) : asked);
+    setText(r.text, shown);
     setClass(r.text, text ? "" : "is-prompt");
+    setClass(r.said, shown ? "mrt-said" : "mrt-said is-silent");
   }
 }
 
