@@ -82,13 +82,13 @@ def seats(trace: Trace) -> list[Row]:
     return rows
 
 
-def gantt(trace: Trace, x: float, y: float, width: float, lang: str) -> tuple[list[str], float]:
-    """The timeline as SVG parts, and how high it is."""
+def gantt(trace: Trace, x: float, y: float, width: float, lang: str, span: int = 0) -> tuple[list[str], float]:
+    """The timeline as SVG parts, and how high it is. span: steps that the width stands for, if more than its own."""
     rows = seats(trace)
     shown = rows[:32]
     height = 18 if len(shown) <= 8 else 13 if len(shown) <= 16 else 8
     steps = max(1, len(trace.steps))
-    col = min(26.0, (width - GUTTER) / max(steps, 12))
+    col = min(26.0, (width - GUTTER) / max(steps, span, 12))
     parts: list[str] = []
     for slot in range(len(shown)):
         top = y + slot * height
@@ -102,7 +102,7 @@ def gantt(trace: Trace, x: float, y: float, width: float, lang: str) -> tuple[li
         if len(parts) > MAX_SEGMENTS:  # enough to see what it is like; a picture is not the trace
             break
     bottom = y + len(shown) * height
-    tick = _tick(steps, width / 64)
+    tick = _tick(max(steps, span), width / 64)
     for s in range(0, steps + 1, tick):
         parts.append(text(x + GUTTER + s * col, bottom + 13, str(s), 10, DIM, anchor="middle"))
     if len(rows) > len(shown):
@@ -155,11 +155,11 @@ def _tick(span: int, count: float) -> int:
     return next((m * base for m in (1, 2, 5, 10) if m * base >= raw), 10 * base)
 
 
-def run_picture(trace: Trace, title: str, note: str, lang: str) -> tuple[list[str], float]:
-    """Title, a line of figures and the timeline, as SVG parts from the top of a card; and the height."""
+def run_picture(trace: Trace, title: str, note: str, lang: str, span: int = 0) -> tuple[list[str], float]:
+    """Title, a line of figures and the timeline, as SVG parts from the top of a card; and the height. span: as gantt's."""
     parts = [text(PAD, 30, title, 16, FG, 650), text(PAD, 52, note, 12, DIM)]
     parts += legend(WIDTH - PAD, 30, lang)
-    body, height = gantt(trace, PAD, 66, WIDTH - 2 * PAD, lang)
+    body, height = gantt(trace, PAD, 66, WIDTH - 2 * PAD, lang, span)
     return parts + body, 66 + height + 8
 
 
