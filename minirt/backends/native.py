@@ -18,7 +18,7 @@ from ..errors import ConfigError, RequestError
 from ..model.attention import PagedKV, make_meta
 from ..model.fast_cpu import fast_forward
 from ..model.loading import LanguageModel
-from ..model.sampling import sample
+from ..model.sampling import greedy, sample
 from .base import BatchDecodeInput, ForwardBatch
 from .memory import free_bytes
 
@@ -71,8 +71,11 @@ class NativeBackend:
             else:
                 rows = [batch.seqs[i] for i in batch.sampled]
                 at = [batch.starts[i] + batch.counts[i] for i in batch.sampled]
-            params = [s.request.sampling for s in rows]
-            tokens: list[int] = sample(logits, params, at).tolist()  # the one copy from device to host
+            if all(s.request.temperature == 0 for s in rows):
+                chosen = greedy(logits)
+            else:
+                chosen = sample(logits, [s.request.sampling for s in rows], at)
+            tokens: list[int] = chosen.tolist()  # the one copy from device to host
         eos = self.lm.eos_ids
         return [None if t in eos and not s.request.ignore_eos else t for t, s in zip(tokens, rows)]
 

@@ -24,17 +24,17 @@ def sample(logits: Tensor, params: Seq[SamplingParams], positions: Seq[int]) -> 
     """Token ids [S] int64 for logits [S, vocab]. positions: the place in its sequence that each token will fill.
 
     Rows with temperature 0 take the likeliest token, whatever the other rows do."""
-    greedy = _argmax(logits)
+    likeliest = greedy(logits)
     rows = [i for i, p in enumerate(params) if p.temperature > 0]
     if not rows:
-        return greedy
+        return likeliest
     chosen = [params[i] for i in rows]
     device = logits.device
     at = torch.tensor(rows, device=device)
     u = uniform([p.seed for p in chosen], [positions[i] for i in rows])
     picked = logits[at] if len(rows) < len(params) else logits
     drawn = _draw(picked.float(), chosen, torch.from_numpy(u).to(device))
-    return greedy.index_copy_(0, at, drawn)
+    return likeliest.index_copy_(0, at, drawn)
 
 
 def _draw(logits: Tensor, params: Seq[SamplingParams], u: Tensor) -> Tensor:
@@ -87,12 +87,13 @@ def _cut(scaled: Tensor, top: Tensor, k: Tensor, p: Tensor) -> tuple[Tensor, Ten
     return top.gather(-1, count - 1).squeeze(-1), sure.squeeze(-1)
 
 
-def _argmax(logits: Tensor) -> Tensor:
-    """The first largest of each row, [S]. In float32, as transformers compares them."""
-    values = logits.float()
-    if values.device.type == "cpu":  # NumPy's is more than ten times as fast as torch's on a CPU
-        return torch.from_numpy(values.numpy().argmax(-1))
-    return values.argmax(-1)
+def greedy(logits: Tensor) -> Tensor:
+    """The first largest of each row, [S] int64, for logits [S, vocab]. In float32, as transformers compares them."""
+    if logits.device.type != "cpu":
+        return logits.float().argmax(-1)
+    # NumPy's is more than ten times as fast as torch's on a CPU; a few rows at a time stay in the processor's cache.
+    parts = [part.float().numpy().argmax(-1) for part in logits.split(32)]
+    return torch.from_numpy(np.concatenate(parts) if parts else np.zeros(0, np.int64))
 
 
 def uniform(seeds: Seq[int], positions: Seq[int]) -> NDArray[np.float32]:
