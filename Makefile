@@ -4,7 +4,10 @@ SHELL := /bin/sh
 BOOT := PYTHON="$(PYTHON)" sh scripts/python.sh scripts/bootstrap.py
 PY := .venv/bin/python
 # Empty folders and missing ones are no error while the course is being written.
-UNIT := $(wildcard tests/unit tests/property tests/parity tests/exercises)
+UNIT := $(wildcard tests/unit tests/property tests/parity tests/exercises tests/gpu)
+# Tests run in two processes of one thread each: torch threads only get in each other's way on shared cores.
+JOBS := 2
+ONE := OMP_NUM_THREADS=1
 NB :=
 ARGS :=
 
@@ -31,10 +34,10 @@ lint: setup ## ruff and mypy
 	@$(PY) -m mypy
 
 test-unit: setup ## unit, property and parity tests (ARGS="-k blocks")
-	@$(PY) -m pytest $(UNIT) -m "not browser" $(ARGS)
+	@$(ONE) $(PY) -m pytest $(UNIT) -m "not browser" -n $(JOBS) --dist loadfile $(ARGS)
 
 test-notebooks: setup ## every notebook's saved outputs against a fresh run (NB=chapters/00_quickstart.ipynb)
-	@$(PY) scripts/check_notebooks.py --nbval $(NB)
+	@$(ONE) $(PY) scripts/check_notebooks.py --nbval --jobs $(JOBS) $(NB)
 
 test-browser: ## set up playwright and Chromium, then the tests that drive a real browser
 	@$(BOOT) browser

@@ -105,6 +105,7 @@ def main() -> int:
     """Prints each problem with its notebook; the exit status is 1 if there is one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nbval", action="store_true", help="then run them and compare what they print")
+    parser.add_argument("--jobs", type=int, default=1, help="notebooks run at once (default 1)")
     parser.add_argument("notebooks", nargs="*")
     options = parser.parse_args()
     paths = find_notebooks(options.notebooks)
@@ -132,6 +133,8 @@ def main() -> int:
             "--nbval-current-env",
             f"--nbval-sanitize-with={SANITIZE}",
         ]
+        if options.jobs > 1:  # a notebook's cells belong together: one worker runs them all
+            command += ["-n", str(options.jobs), "--dist", "loadfile"]
         command += [f"--nbval-cell-timeout={CELL_LIMIT_S}", "-p", "no:cacheprovider", *map(str, paths)]
         return subprocess.run(command, cwd=ROOT).returncode
     return 0
