@@ -187,7 +187,9 @@ def _rows(t: Tally, record: StepRecord) -> None:
     """Count the rows and tokens of a step."""
     lives = t.lives
     for i, start, n, padding in record.prefill:
-        lives[i].computed = start + n
+        life = lives[i]
+        life.cached += max(0, start - life.computed)  # found since its admission, as in blocks this very step fills
+        life.computed = start + n
         t.padding_tokens += padding
     for i in record.decode:
         lives[i].computed += 1
