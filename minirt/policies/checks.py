@@ -92,3 +92,11 @@ def check_fits(ok: bool | int, p: Planner, what: str, run: bool = False) -> None
             f"{p.free_blocks} free blocks of {limits.num_blocks} ({limits.block_size} tokens each) left at that point"
             f"{longest}."
         )
+
+
+def two_steps(reserving: Sequence, resuming: Sequence) -> PolicyError:
+    """The error of a plan that resumes one request and reserves a run of blocks for another."""
+    return PolicyError(
+        f"request {reserving.id} can't be promised consecutive blocks in the step that resumes request {resuming.id}, "
+        "whose KV comes back into any free blocks. Resume in one step, reserve in another."
+    )

@@ -14,7 +14,7 @@ from ..errors import PolicyError
 from ..prefix import find_prefix
 from ..request import RequestState, Sequence
 from .base import Admission, Chunk, Preemption, State, StepPlan
-from .checks import check_fits, check_known, check_shape
+from .checks import check_fits, check_known, check_shape, two_steps
 
 UNLIMITED = 1 << 60
 LISTS = ("refuse", "fail", "release", "preempt", "resume", "admit", "prefill", "decode", "wasted")
@@ -136,10 +136,7 @@ class Planner:
                 f"request {seq.id} reserves {reserve} tokens but already has {len(seq.tokens)}; reserve at least that."
             )
         if self.plan.resume:
-            raise PolicyError(
-                f"request {seq.id} can't be promised consecutive blocks in the step that resumes request "
-                f"{self.plan.resume[0].id}: its KV comes back into any free blocks. Resume in one step, reserve in another."
-            )
+            raise two_steps(seq, self.plan.resume[0])
         longest = self.state.limits.max_model_len
         if reserve > longest:
             raise PolicyError(f"request {seq.id} reserves {reserve} tokens; none can grow beyond {longest}. Reserve that.")
@@ -165,6 +162,9 @@ class Planner:
         self._not_yet_in(seq, arriving=True)
         if seq.state is not RequestState.SWAPPED:
             raise PolicyError(f"request {seq.id} can't be resumed: it is {seq.state.value}, not swapped out.")
+        for admission in self.plan.admit:
+            if admission.reserve is not None:
+                raise two_steps(admission.seq, seq)
         if self.free_slots < 1 or self.free_blocks - seq.num_swapped < keep:
             return False
         self.free_blocks -= seq.num_swapped

@@ -1,12 +1,13 @@
 """Invariants 1 to 5 of the design, under random requests, aborts, failures and tiny pools, for every policy.
 
 The backend is tests/fake_backend.py, whose tokens depend on what is really in the blocks. The number of examples
-is MINIRT_EXAMPLES (default 60; 1000 before a release).
+is MINIRT_EXAMPLES (default 40; 1000 before a release).
 """
 
 from __future__ import annotations
 
 import os
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,13 +15,68 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from minirt import Engine, ModelClock, Request, StepClock, Trace
+from minirt import Engine, ModelClock, Planner, Request, StepClock, StepPlan, Trace
 from minirt.metrics import RunMetrics
+from minirt.policies.base import State
+from minirt.request import RequestState
 from tests.fake_backend import VOCAB, FakeBackend, Oracle, expected
 
-EXAMPLES = int(os.environ.get("MINIRT_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("MINIRT_EXAMPLES", "40"))
 
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+
+class Chaos:
+    """Takes any choice that a Planner allows, at random: whatever it accepts, the engine must be able to carry out.
+
+    Half of its plans are handed in as if written by hand, so that validate() counts them again and must agree.
+    """
+
+    name = "chaos"
+    prefix_caching = True
+
+    def __init__(self) -> None:
+        self.rng = Random(0)
+
+    def plan(self, state: State) -> StepPlan:
+        rng = self.rng
+        p = Planner(state, budget=rng.choice([None, 5, 20]), mixed=rng.random() < 0.5)
+        resident, swapped, waiting = [*state.running, *state.prefilling], [*state.swapped], [*state.waiting]
+        for queue in (resident, swapped, waiting):
+            rng.shuffle(queue)
+        runs = rng.random() < 0.5  # a step promises runs of blocks or resumes
+        for kind in rng.sample(["resident", "swapped", "waiting"], 3):
+            for seq in resident if kind == "resident" else ():
+                x = rng.random()
+                if x < 0.16:
+                    p.preempt(seq, "swap" if x < 0.08 else "recompute")
+                elif x < 0.9:
+                    self.compute(p, seq)
+            for seq in swapped if kind == "swapped" and not runs else ():
+                if p.resume(seq) and rng.random() < 0.7:
+                    self.compute(p, seq)
+            for seq in waiting[:3] if kind == "waiting" else ():
+                reserve = len(seq.tokens) + rng.randint(0, 12) if runs and rng.random() < 0.7 else None
+                p.admit(seq, rng.choice([None, 0, 2, 5]), reserve, keep=rng.choice([0, 0, 1]))
+        plan = p.plan
+        if not (plan.admit or plan.resume or plan.preempt or plan.decode or plan.prefill):
+            for seq in resident:
+                p.preempt(seq, "recompute")  # nobody can go on: start over
+            for seq in [] if resident else swapped[:1]:
+                p.resume(seq)
+            for seq in [] if resident or swapped else waiting:
+                p.admit(seq, 1) or p.admit(seq, 0)
+        if rng.random() < 0.5:
+            plan.made_by = None
+        return plan
+
+    def compute(self, p: Planner, seq: Any) -> None:
+        if seq.state is RequestState.RUNNING or (seq.state is RequestState.SWAPPED and seq.remaining == 1):
+            p.decode(seq)
+        else:
+            p.prefill(seq, self.rng.choice([None, 1, 3, 7]))
+
+
+VARIANTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "chaos": (Chaos, {"starvation_limit": None}),
     "static": ("static", {}),
     "static-wait": ("static", {"max_wait": 3.0}),
     "orca-max": ("orca", {"max_model_len": 48}),

@@ -294,7 +294,8 @@ def test_the_planner_says_what_it_is_given() -> None:
         engine(Ids()).step()
 
 
-def test_a_resume_and_a_run_of_blocks_don_t_share_a_step() -> None:
+@pytest.mark.parametrize("first", ["resume", "reserve"])
+def test_a_resume_and_a_run_of_blocks_don_t_share_a_step(first: str) -> None:
     """What comes back from host memory may land anywhere, so no run can be promised beside it."""
 
     class Both:
@@ -304,17 +305,16 @@ def test_a_resume_and_a_run_of_blocks_don_t_share_a_step() -> None:
             p = Planner(state)
             if state.step == 1:
                 p.preempt(next(iter(state.running)), "swap")
-            for seq in state.swapped:
-                p.resume(seq)
-            for seq in state.waiting:
-                p.admit(seq, reserve=12)
+            for what in ("resume", "reserve") if first == "resume" else ("reserve", "resume"):
+                for seq in state.swapped if what == "resume" else state.waiting:
+                    p.resume(seq) if what == "resume" else p.admit(seq, reserve=12)
             return p.plan
 
     eng = engine(Both(), requests=1)
     eng.step()
     eng.step()
     eng.add(request())
-    with pytest.raises(PolicyError, match="consecutive blocks in the step that resumes request 0"):
+    with pytest.raises(PolicyError, match="request 1 can't be promised consecutive blocks in the step that.* 0"):
         eng.step()
 
 
