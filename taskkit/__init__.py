@@ -91,10 +91,11 @@ def progress(chapter: str | None = None) -> Card:
             rows.append(f"| {t.id} | {t.text.title} | {say('kind.' + t.kind)} {stars} | {say('status.' + state)} |")
     head = f"| {say('progress.task')} |  | {say('progress.kind')} | {say('progress.state')} |\n|---|---|---|---|\n"
     line = say("progress.line", done=done, total=total) + (say("progress.seen", seen=seen) if seen else "")
-    if store().problem:
-        line += "\n\n" + say("progress.bad", problem=store().problem)
     name = say("progress") + (f" {chapter}" if chapter else "")
-    return Card(name, line.splitlines()[0], head + "\n".join(rows), "solved" if done == total else "")
+    body = head + "\n".join(rows)
+    if store().problem:
+        body += "\n\n" + say("progress.bad", problem=store().problem)
+    return Card(name, line, body, "solved" if done == total else "")
 
 
 def reset(what: str = "") -> Card:

@@ -68,8 +68,13 @@ def curves(title: str, xs: Sequence[float], lines: Mapping[str, Sequence[float]]
     return Picture(width, height, parts, words)
 
 
-def blocks(title: str, count: int, rows: Mapping[str, Mapping[str, Sequence[int]]]) -> Picture:
-    """One strip of `count` blocks a row; rows: name -> owner -> its block ids. Blocks with two owners are striped red."""
+def blocks(
+    title: str, count: int, rows: Mapping[str, Mapping[str, Sequence[int]]], numbered: bool = False
+) -> Picture:
+    """One strip of `count` blocks a row; rows: name -> owner -> its block ids. Blocks with two owners are dashed.
+
+    numbered: each block also says which of its owner's blocks it is, from 0.
+    """
     size, left = min(34.0, 560 / max(1, count)), 110
     width, parts = left + size * count + 18, [_text(18, 26, title, 14, FG, weight=650)]
     words, top = [title], 42.0
@@ -88,7 +93,8 @@ def blocks(title: str, count: int, rows: Mapping[str, Mapping[str, Sequence[int]
             if len(who) > 1:
                 parts.append(f'<rect x="{x + 3:.1f}" y="{top + 2:.1f}" width="{size - 6:.1f}" height="{size - 6:.1f}" '
                              f'fill="none" stroke="#000" stroke-width="2" stroke-dasharray="3 3"/>')  # fmt: skip
-            label = "+".join(who) if who else str(b)
+            at = f".{list(owners[who[0]]).index(b)}" if numbered and who else ""
+            label = "+".join(who) + at if who else str(b)
             parts.append(_text(x + size / 2, top + size / 2 + 3, label, 11, "#fff" if who else DIM, "middle"))
         words.append(f"{row}: " + ", ".join(f"{o} {list(ids)}" for o, ids in owners.items()))
         top += size + 10

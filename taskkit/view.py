@@ -26,7 +26,7 @@ font-size:13px}.tk pre{background:color-mix(in srgb,var(--jp-ui-font-color1,#1b1
 border-radius:6px;margin:6px 0;overflow:auto;line-height:1.45}.tk pre code{background:none;padding:0}
 .tk table{border-collapse:collapse;margin:8px 0;font-size:13px}
 .tk td,.tk th{border:1px solid var(--jp-border-color2,#d9dee5);
-padding:3px 10px;text-align:left;vertical-align:top;background:none}
+padding:3px 10px;text-align:left!important;vertical-align:top;background:none}
 .tk td.tk-key{white-space:nowrap;color:var(--jp-ui-font-color2,#5b6470)}
 .tk-solved{--tk:#009e73}.tk-wrong{--tk:#d55e00}.tk-crash{--tk:#d55e00}.tk-timeout{--tk:#d55e00}
 .tk-unanswered{--tk:#8a929c}.tk-noted{--tk:#0072b2}.tk-hint{--tk:#e69f00}

@@ -77,7 +77,7 @@ def _draw_grow(fn: Any) -> Any:
         if not isinstance(got, (list, tuple)) or len(got) != 2:
             raise Wrong("pair", [("got", got)])
         rows[say("show.you")] = {"R0": list(got[0])}
-    return blocks("num_tokens = 14, block_size = 4", 8, rows)
+    return blocks("num_tokens = 14, block_size = 4", 8, rows, numbered=True)
 
 
 # -- 05.4: hashes of prefixes ----------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def _draw_attend(fn: Any) -> Any:
     _, k, _, table, context = next(iter(_contexts(task.rng())))
     rows = {"table": {"R0": table}}
     card: Any = Code._draw(_PLAIN, fn)
-    return [blocks(f"table = {table}, block_size = {k.shape[1]}, context = {context}", 12, rows), card]
+    return [blocks(f"table = {table}, block_size = {k.shape[1]}, context = {context}", 12, rows, numbered=True), card]
 
 
 # -- 05.6: blocks that are shared, and freed too early ----------------------------------------------------------

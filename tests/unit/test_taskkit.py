@@ -1,0 +1,369 @@
+"""taskkit itself: guarding learners' code, units, progress, markup, verdicts, predictions."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import taskkit
+from taskkit import guard, view
+from taskkit.compare import same
+from taskkit.kinds import Code
+from taskkit.store import FILE, Store
+from taskkit.texts import Text, fill
+from taskkit.units import parse
+from taskkit.verdict import TaskError, Wrong
+
+
+@pytest.fixture(autouse=True)
+def store() -> Iterator[Store]:
+    kept = Store(None)
+    taskkit.use(kept)
+    yield kept
+    taskkit.use(None)
+
+
+# -- guard ---------------------------------------------------------------------------------------
+
+
+def endless() -> None:
+    while True:
+        pass
+
+
+def sleepy() -> None:
+    time.sleep(60)
+
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no SIGALRM on this system")
+@pytest.mark.parametrize("fn", [endless, sleepy])
+def test_a_timer_stops_loops_and_sleeps_and_leaves_no_trace(fn: Any) -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    out = guard.call(fn, limit=0.1)
+    assert out.kind == "timeout" and out.line > 0
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert guard.call(lambda: 5, limit=0.1).value == 5
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no SIGALRM on this system")
+def test_somebody_elses_timer_goes_on() -> None:
+    rung: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda *args: rung.append(1))
+    old = signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        assert guard.call(endless, limit=0.05).kind == "timeout"
+        left, _ = signal.getitimer(signal.ITIMER_REAL)
+        assert 0 < left <= 0.3
+        until = time.monotonic() + 5
+        while not rung and time.monotonic() < until:
+            time.sleep(0.01)
+        assert rung
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *old)
+
+
+def test_without_an_alarm_a_trace_stops_the_loop() -> None:
+    found: list[guard.Outcome] = []
+    thread = threading.Thread(target=lambda: found.append(guard.call(endless, limit=0.1)))
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive() and found[0].kind == "timeout"
+
+
+def test_the_tracing_fallback_is_put_away_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(signal, "SIGALRM", raising=False)
+    before = sys.gettrace()
+    assert guard.call(endless, limit=0.1).kind == "timeout"
+    assert guard.call(lambda: 7, limit=0.1).value == 7
+    assert sys.gettrace() is before
+
+
+def test_a_crash_is_told_with_the_learners_line() -> None:
+    def deep(n: int) -> float:
+        return 1 / n if n == 0 else deep(n - 1)
+
+    out = guard.call(deep, 3)
+    assert (out.kind, out.error) == ("crash", "ZeroDivisionError: division by zero")
+    assert "1 / n if n == 0" in out.source
+
+
+def test_what_libraries_raise_is_pinned_on_the_learners_line() -> None:
+    def reads() -> Any:
+        return json.loads("not json")  # the learner's line
+
+    out = guard.call(reads)
+    assert out.kind == "crash" and "the learner's line" in out.source
+
+
+def test_exit_is_a_crash_and_an_interrupt_is_let_through() -> None:
+    assert guard.call(lambda: sys.exit(3)).kind == "crash"
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        guard.call(interrupted)
+
+
+def test_recursion_without_end_is_a_crash() -> None:
+    def again(n: int) -> int:
+        return again(n + 1) + 1
+
+    assert guard.call(again, 0).error.startswith("RecursionError")
+
+
+def test_prints_are_kept_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guard.call(lambda: print("hello")).printed == "hello\n"
+    assert capsys.readouterr().out == ""
+
+
+def test_what_counts_as_not_written_yet() -> None:
+    def dots(a: int) -> int: ...
+
+    def doc(a: int) -> int:
+        """Only words."""
+
+    def nothing(a: int) -> None:
+        pass
+
+    def gives_back(a: int) -> int:
+        return a
+
+    def constant(a: int) -> int:
+        return 4
+
+    assert [guard.is_empty(f) for f in (dots, doc, nothing)] == [True] * 3
+    assert [guard.is_empty(f) for f in (gives_back, constant, len, Random)] == [False] * 4
+
+
+# -- units and comparing ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer, unit, value",
+    [(12.5, "MB", 12.5), ("12.5", "MB", 12.5), ("12.5 GB", "MB", 12500), ("1 MiB", "MB", 1.048576), ("26%", "%", 26),
+     ("1,024 B", "kB", 1.024), ("1e3 us", "ms", 1), (".5 s", "ms", 500), (True + 0.0, "", 1.0)],
+)  # fmt: skip
+def test_numbers_with_units(answer: Any, unit: str, value: float) -> None:
+    assert parse(answer, unit) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    "answer, code",
+    [("x", "not_a_number"), ([1], "not_a_number"), (True, "not_a_number"), (float("nan"), "not_a_number"),
+     ("5 furlongs", "unit_unknown"), ("5 s", "unit_dimension")],
+)  # fmt: skip
+def test_what_is_no_number(answer: Any, code: str) -> None:
+    with pytest.raises(Wrong) as e:
+        parse(answer, "MB")
+    assert e.value.code == code
+
+
+def test_same() -> None:
+    numpy = pytest.importorskip("numpy")
+    assert same(1.0000000001, 1) and same((1, [2.0]), [1, (2,)]) and same(numpy.array([1, 2]), [1, 2])
+    assert same({"a": 1.0}, {"a": 1}) and same("a", "a") and same(None, None)
+    for got, want in [(True, 1), (1, True), ([1], [1, 2]), ("1", 1), (None, 0), ({"a": 1}, {"b": 1}), (1.001, 1)]:
+        assert not same(got, want)
+
+
+# -- progress --------------------------------------------------------------------------------------
+
+
+def test_progress_is_kept_and_a_solved_task_stays_solved(tmp_path: Path) -> None:
+    path = tmp_path / FILE
+    Store(path).update("01.1", state="solved", answer=5)
+    again = Store(path)
+    again.update("01.1", state="wrong", tries=2)
+    assert Store(path).get("01.1") == {"state": "solved", "answer": 5, "tries": 2}
+    assert [p.name for p in tmp_path.iterdir()] == [FILE]
+
+
+def test_two_kernels_do_not_undo_each_other(tmp_path: Path) -> None:
+    a, b = Store(tmp_path / FILE), Store(tmp_path / FILE)
+    a.update("01.1", state="solved")
+    b.update("02.1", state="solved")
+    a.update("01.2", state="wrong")
+    assert {t: Store(tmp_path / FILE).get(t)["state"] for t in ("01.1", "02.1", "01.2")} == {
+        "01.1": "solved", "02.1": "solved", "01.2": "wrong",
+    }  # fmt: skip
+
+
+def _write_many(path: str) -> None:
+    store = Store(Path(path))
+    for i in range(10_000):
+        store.update(f"01.{i % 7}", state="wrong", answer="x" * 2000)
+
+
+def test_killed_while_writing_the_file_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / FILE
+    for _ in range(3):
+        process = multiprocessing.get_context("spawn").Process(target=_write_many, args=(str(path),))
+        process.start()
+        until = time.monotonic() + 60
+        while not path.exists() and time.monotonic() < until:
+            time.sleep(0.005)
+        time.sleep(0.05)
+        process.kill()
+        process.join()
+        assert json.loads(path.read_text(encoding="utf-8"))["tasks"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"tasks": 3}', '{"tasks": {"01.1": 5}}', "\x00\xff"])
+def test_a_damaged_file_is_set_aside(tmp_path: Path, text: str) -> None:
+    path = tmp_path / FILE
+    path.write_text(text, encoding="utf-8")
+    store = Store(path)
+    assert store.get("01.1") == {} and store.problem
+    store.update("01.1", state="solved")
+    assert Store(path).get("01.1")["state"] == "solved"
+    assert path.with_name(FILE + ".bad").read_text(encoding="utf-8") == text
+
+
+def test_a_folder_that_cannot_be_written_keeps_progress_in_memory(tmp_path: Path) -> None:
+    store = Store(tmp_path / "missing" / FILE)
+    store.update("01.1", state="solved")
+    assert store.get("01.1")["state"] == "solved" and store.problem
+    taskkit.use(store)
+    assert store.problem in repr(taskkit.progress("01"))
+
+
+def test_machines_start_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Store(tmp_path / FILE).update("01.1", state="solved")
+    monkeypatch.setenv("TASKKIT_FRESH", "1")
+    assert Store.here().get("01.1") == {}
+    monkeypatch.delenv("TASKKIT_FRESH")
+    monkeypatch.setenv("PYTEST_VERSION", "8")
+    assert Store.here().get("01.1") == {}
+    monkeypatch.delenv("PYTEST_VERSION")
+    assert Store.here().get("01.1")["state"] == "solved"
+
+
+def test_progress_and_reset(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    taskkit.task("04.1").check(0.4846)
+    taskkit.task("04.10").check("一条直线，截距是权重，斜率是每一行自己的 KV，约 39 行处相交。")
+    taskkit.task("01.4").check("B")
+    assert "1 / 10" in repr(taskkit.progress("04")) and "1 / 6" in repr(taskkit.progress("01"))
+    assert "2 / " in repr(taskkit.progress())
+    taskkit.reset("04.1")
+    assert store.get("04.1") == {} and store.get("04.10") != {}
+    taskkit.reset("01")
+    assert store.get("01.4") == {} and store.get("04.10") != {}
+    taskkit.reset()
+    assert store.get("04.10") == {}
+
+
+# -- tasks -----------------------------------------------------------------------------------------
+
+
+def test_unknown_tasks_are_named(store: Store) -> None:
+    with pytest.raises(TaskError, match=r"01\.9.*01\.1"):
+        taskkit.task("01.9")
+    with pytest.raises(TaskError, match="chapters with tasks"):
+        taskkit.task("77.1")
+
+
+def test_hints_open_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    t = taskkit.task("01.1")
+    hints = t.text.hints
+    t.hint(3)
+    assert hints[2] not in capsys.readouterr().out
+    for hint in hints:
+        t.hint()
+        assert hint in capsys.readouterr().out
+    t.hint()
+    assert not any(h in capsys.readouterr().out for h in hints)
+    t.hint(1)
+    assert hints[0] in capsys.readouterr().out
+    with pytest.raises(TaskError):
+        t.hint(0)
+
+
+def test_a_prediction_stays_locked_until_reset(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    t = taskkit.task("02.3")
+    t.predict()
+    t.check()
+    assert "未作答" in capsys.readouterr().out and store.get("02.3") == {}
+    t.prediction.lock(64)
+    t.check()
+    assert "下界" in capsys.readouterr().out and store.get("02.3")["state"] == "seen"
+    t.prediction = None  # a new kernel
+    assert t.predict(guess=69).guess == 64
+    taskkit.reset("02.3")
+    assert t.predict(guess=69).guess == 69
+    t.check()
+    assert store.get("02.3")["state"] == "solved"
+
+
+def test_a_model_answer_opens_only_after_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    t = taskkit.task("02.7")
+    for answer in (None, "短"):
+        t.check(answer)
+        t.reveal()
+        assert t.text.model[:20] not in capsys.readouterr().out
+    assert t.judge_ticks(True, True, True, True).status == "unanswered"
+    t.check("同时到达时一样快，因为同上同下；陆续到达时静态批只能在整批结束时准入。")
+    t.reveal()
+    assert t.text.model[:20] in capsys.readouterr().out
+
+
+def test_cases_are_seeded_and_arguments_copied() -> None:
+    t = taskkit.task("01.2")
+    assert t.cases(t.rng()) == t.cases(t.rng())
+    seen: list[int] = []
+
+    def first_only(lengths: list[int], batch_size: int) -> int:
+        seen.append(len(lengths))
+        return -1
+
+    t.judge(first_only)
+    t.judge(first_only)
+    assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
+
+
+def test_a_chance_agreement_names_no_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    t = Code(
+        "01.2", 1, reference=lambda a: a % 5, cases=lambda rng: [(i,) for i in range(40)], slips={"one": lambda a: a % 7}
+    )
+    monkeypatch.setattr(Code, "text", Text("t", "q", messages={"one": "m"}))
+    assert t.judge(lambda a: 5 if a == 5 else 0).code == "differs"
+    assert t.judge(lambda a: a % 7).code == "one"
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def test_markup() -> None:
+    html = view.markup("a **b** `c<d>` $x_1 < y$\n\n- one\n- two\n\n| h | i |\n|---|---|\n| 1 | `2` |\n\n```\nx < y\n```")
+    assert "<b>b</b>" in html and "<code>c&lt;d&gt;</code>" in html and "$x_1 &lt; y$" in html
+    assert "<ul><li>one</li><li>two</li></ul>" in html and "<th>h</th>" in html and "<td><code>2</code></td>" in html
+    assert "<pre><code>x &lt; y</code></pre>" in html and "---" not in html
+
+
+def test_a_learners_value_cannot_break_the_page() -> None:
+    t = taskkit.task("01.1")
+    card = t._card(t.judge("<script>alert(1)</script>"))
+    html = card._repr_mimebundle_()["text/html"]
+    assert "<script>" not in html and "&lt;script&gt;" in html
+
+
+def test_fill_leaves_other_braces() -> None:
+    assert fill("\\frac{a}{b} {n} {x}", {"n": 3, "x": "y"}) == "\\frac{a}{b} 3 y"
+
+
+def test_short() -> None:
+    assert view.short([1.23456789, (2,), {"k": None}]) == "[1.23457, (2,), {'k': None}]"
+    assert len(view.short(list(range(1000)))) < 260
