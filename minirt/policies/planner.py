@@ -92,10 +92,6 @@ class Planner:
         return n
 
     # -- coming in ------------------------------------------------------------------------------
-    def can_hold(self, num_tokens: int) -> bool:
-        """Whether `num_tokens` tokens could ever lie in the pool."""
-        return -(-num_tokens // self._bs) <= self.state.limits.num_blocks
-
     def admit(
         self, seq: Sequence, chunk: int | None = None, reserve: int | None = None, keep: int = 0, padding: int = 0
     ) -> bool:

@@ -46,9 +46,6 @@ class StaticPolicy:
         for seq in state.waiting:
             if len(batch) == limits.max_batch_size:
                 break
-            if not p.can_hold(_reservation(len(seq.tokens), seq.max_new_tokens, state)):
-                p.refuse(seq, self._too_big(seq, state))
-                continue
             longer, more = max(prompt, len(seq.tokens)), max(answer, seq.max_new_tokens)
             blocks = -(-_reservation(longer, more, state) // limits.block_size)
             if (len(batch) + 1) * blocks > limits.num_blocks:
@@ -57,20 +54,13 @@ class StaticPolicy:
             prompt, answer = longer, more
         if not batch:
             return
-        full = len(batch) == limits.max_batch_size or len(batch) < len(state.waiting) - len(p.plan.refuse)
+        full = len(batch) == limits.max_batch_size or len(batch) < len(state.waiting)
         due = None if self.max_wait is None else min(s.arrival for s in batch) + self.max_wait
         if not full and state.expecting_more and (due is None or state.now < due):
             p.plan.wait_until = due
             return
         for seq in batch:
             p.admit(seq, reserve=_reservation(prompt, answer, state), padding=prompt - len(seq.tokens))
-
-    def _too_big(self, seq: Sequence, state: State) -> str:
-        limits, tokens = state.limits, _reservation(len(seq.tokens), seq.max_new_tokens, state)
-        return (
-            f"a static batch reserves {tokens} tokens for this request at once; the pool has {limits.num_blocks} blocks "
-            f"of {limits.block_size}. Raise num_blocks or lower max_new_tokens."
-        )
 
 
 def _reservation(prompt: int, answer: int, state: State) -> int:

@@ -79,10 +79,17 @@ def test_static_starts_with_who_is_there_when_nobody_else_will_come() -> None:
     assert len(events(engine("static", ask(), ask()).step(), "admitted")) == 2
 
 
-def test_static_takes_as_many_as_memory_allows_and_refuses_what_never_fits() -> None:
+def test_static_takes_as_many_as_memory_allows() -> None:
     eng = engine("static", ask(4, 5), ask(4, 5), ask(4, 5), num_blocks=5)
     assert events(eng.step(), "admitted") == [0, 1]  # 2 blocks each
     finish(eng)
+
+
+def test_static_serves_a_request_that_just_fits() -> None:
+    eng = engine("static", ask(9, 12), ask(1, 1), num_blocks=5)  # 20 tokens are ever cached: the whole pool
+    assert events(eng.step(), "admitted") == [0]
+    finish(eng)
+    assert all(o.finish_reason == "length" for o in eng.outputs.values())
 
 
 # ---------------------------------------------------------------- orca
