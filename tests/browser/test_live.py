@@ -61,7 +61,7 @@ def test_pause_step_resume_insert_abort(notebook):
     # back through what has happened, while the engine stands still; then live again
     page.keyboard.press("ArrowLeft")
     assert view(page, "return v.transport.live") is False
-    page.click(".mrt-live .mrt-plain")
+    page.click(".mrt-live .mrt-plain >> nth=0")
     page.keyboard.press("Space")
     page.wait_for_selector("[data-status=running]")
     wait_for_steps(page, n + 5)

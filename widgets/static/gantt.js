@@ -32,7 +32,7 @@ export class Gantt {
 
   layout(width) {
     const n = this.model.slots;
-    this.rowH = n <= 6 ? 24 : n <= 10 ? 16 : n <= 20 ? 12 : n <= 40 ? 8 : 5;
+    this.rowH = n <= 4 ? 34 : n <= 6 ? 26 : n <= 10 ? 16 : n <= 20 ? 12 : n <= 40 ? 8 : 5;
     this.width = Math.max(200, width);
     this.height = n * this.rowH + AXIS;
     this.drawn = 0;
@@ -137,15 +137,23 @@ export class Gantt {
     const rows = this.model.rows;
     for (let slot = 0; slot < this.model.slots; slot++) {
       let a = from;
+      // a bar that goes on is drawn again from its beginning: no seam, and its name gets room
+      while (a > 0 && a < to && this.goesOn(slot, a)) a -= 1;
       while (a < to) {
         const id = rows[a].ids[slot];
         const kind = rows[a].kinds[slot];
         let b = a + 1;
-        while (b < to && rows[b].ids[slot] === id && rows[b].kinds[slot] === kind && !this.gap(b)) b++;
+        while (b < to && this.goesOn(slot, b)) b++;
         if (id >= 0 && kind !== KIND.empty) this.segment(slot, a, b, id, kind, this.startOf(slot, a, id));
         a = b;
       }
     }
+  }
+
+  /** Whether step b only continues what the slot did in the step before. */
+  goesOn(slot, b) {
+    const [x, y] = [this.model.rows[b - 1], this.model.rows[b]];
+    return x.ids[slot] === y.ids[slot] && x.kinds[slot] === y.kinds[slot] && !this.gap(b);
   }
 
   /** The clock jumped before step b: nothing ran in between, and nothing is drawn there. */

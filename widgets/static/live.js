@@ -13,6 +13,7 @@ class LiveTransport extends Transport {
     this.live = true;
     this.status = "running";
     this.command = options.command;
+    this.onMark = options.onMark;
     const speeds = [1, 2, 4, 8, 16, 32].map((n) => [n, this.t("speed", { n })]);
     this.setSpeeds([...speeds, [1000, this.t("live.full")]], options.speed);
     this.speed.addEventListener("change", () => this.command({ type: "pace", value: this.pace() }));
@@ -44,6 +45,7 @@ class LiveTransport extends Transport {
   mark() {
     super.mark();
     if (this.live && this.status === "running") this.playButton.replaceChildren(icon("pause"));
+    this.onMark?.(this.live);
   }
 }
 
@@ -56,7 +58,9 @@ class LiveView {
     this.id = Math.random().toString(36).slice(2);
     this.wait = h("div.mrt.mrt-loading", {}, "…");
     el.append(this.wait);
-    this.onMessage = (content, buffers) => this.receive(content, buffers);
+    // one after the other: unpacking takes a moment, and steps that arrive meanwhile must wait for it
+    this.turn = Promise.resolve();
+    this.onMessage = (content, buffers) => (this.turn = this.turn.then(() => this.receive(content, buffers)));
     this.onStatus = () => this.showStatus();
     model.on("msg:custom", this.onMessage);
     model.on("change:status change:error change:notice", this.onStatus);
@@ -99,7 +103,7 @@ class LiveView {
       speed: this.options.speed,
       extra: this.controls(),
       onAbort: (id) => this.send({ type: "abort", id }),
-      makeTransport: (o) => new LiveTransport({ ...o, command: (c) => this.send(c) }),
+      makeTransport: (o) => new LiveTransport({ ...o, command: (c) => this.send(c), onMark: (live) => this.mark(live) }),
     });
     this.view.transport.seek(at ?? trace.length - 1);
     this.showStatus();
@@ -108,7 +112,7 @@ class LiveView {
   controls() {
     const { t } = this;
     this.state = h("span.mrt-state");
-    this.follow = h("button.mrt-action.mrt-plain", { onclick: () => this.view.transport.seek(this.trace.length - 1) }, t("live.follow"));
+    this.follow = h("button.mrt-action.mrt-plain", { onclick: () => this.goLive() }, t("live.follow"));
     this.stop = h("button.mrt-action.mrt-plain.mrt-stop", { onclick: () => this.send({ type: "stop" }) }, t("live.stop"));
     this.prompt = h("input.mrt-prompt", { type: "text", placeholder: t("live.prompt"), "aria-label": t("live.prompt") });
     this.tokens = h("input", { type: "number", min: 1, max: 4096, value: this.options.max_new_tokens, title: t("live.tokens"), "aria-label": t("live.tokens") });
@@ -116,6 +120,11 @@ class LiveView {
     this.prompt.addEventListener("keydown", (e) => e.key === "Enter" && !e.isComposing && this.add());
     this.error = h("div.mrt-error", { role: "alert", hidden: true });
     return h("div.mrt-live", {}, this.state, this.follow, this.prompt, this.tokens, this.insert, this.stop, this.error);
+  }
+
+  goLive() {
+    this.view.root.focus({ preventScroll: true }); // the button is about to go, and would take the keys with it
+    this.view.transport.seek(this.trace.length - 1);
   }
 
   add() {
@@ -137,15 +146,20 @@ class LiveView {
     else view.transport.move(view.transport.at);
   }
 
+  mark(live) {
+    this.follow.hidden = live;
+    const status = this.model.get("status");
+    this.state.dataset.status = live ? status : "review";
+    setText(this.state, this.t(live ? `live.${status}` : "live.review"));
+  }
+
   showStatus() {
     if (!this.view) return;
-    const { t, model } = this;
+    const { model } = this;
     const status = model.get("status");
     const transport = this.view.transport;
     transport.status = status;
     transport.mark();
-    this.state.dataset.status = status;
-    setText(this.state, t(`live.${status}`));
     const over = status === "stopped" || status === "failed";
     for (const b of [this.stop, this.insert, this.prompt, this.tokens]) b.disabled = over;
     const words = model.get("error") || model.get("notice");

@@ -140,6 +140,11 @@ export class Pool {
         if (y === 0 || y === side - 1) out.fill(fg, at, at + side);
         else out[at] = out[at + side - 1] = fg;
       }
+      if (id < 0 && state.last[b] >= 0 && side > 3) {
+        const tone = mix(bg, rgba(hue(state.last[b])), 0.5);
+        out[(y0 + side - 2) * w + x0 + side - 2] = out[(y0 + side - 2) * w + x0 + side - 3] = tone;
+        out[(y0 + side - 3) * w + x0 + side - 2] = out[(y0 + side - 3) * w + x0 + side - 3] = tone;
+      }
       if (id >= 0 && state.refs[b] > 1) out[(y0 + (side >> 1)) * w + x0 + (side >> 1)] = fg;
     }
     c.putImageData(this.image, 0, 0);

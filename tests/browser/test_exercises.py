@@ -1,0 +1,89 @@
+"""Exercises in JupyterLab as a learner meets them: a wrong answer, a right one, an endless loop, and both themes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, command, run_all, settle
+
+pytestmark = pytest.mark.browser
+
+WRONG = "def static_steps(lengths, batch_size):\n    return max(lengths)\n\n\nt.check(static_steps)"
+RIGHT = (
+    "def static_steps(lengths, batch_size):\n"
+    "    return sum(max(lengths[i : i + batch_size]) for i in range(0, len(lengths), batch_size))\n\n\n"
+    "t.check(static_steps)"
+)
+ENDLESS = "t.limit = 1\n\ndef static_steps(lengths, batch_size):\n    while True:\n        pass\n\n\nt.check(static_steps)"
+ANSWER = "def static_steps"
+
+
+def answer(page, source: str) -> str:
+    """Replace the answer's cell by what the learner types, run it, and return what it shows."""
+    cell = page.locator(".jp-CodeCell").filter(has_text=ANSWER).first
+    before = cell.locator(".jp-OutputArea").inner_text()
+    cell.locator(".cm-content").click()
+    page.keyboard.press("Control+a")
+    page.keyboard.press("Delete")
+    page.keyboard.insert_text(source)
+    page.keyboard.press("Control+Enter")
+    page.wait_for_function(
+        "([c, b]) => { const n = [...document.querySelectorAll('.jp-CodeCell')].find(x => x.innerText.includes(c));"
+        " const o = n && n.querySelector('.jp-OutputArea'); return o && o.innerText.trim() && o.innerText !== b; }",
+        arg=[ANSWER, before],
+    )
+    settle(page)
+    return str(cell.locator(".jp-OutputArea").inner_text())
+
+
+def open_first_exercise(open_lab, **options):
+    """The notebook as it is handed out, its first tasks only, in a kernel that keeps progress."""
+    document = json.loads((ROOT / "exercises" / "01_motivation.ipynb").read_text(encoding="utf-8"))
+    at = next(i for i, c in enumerate(document["cells"]) if 'task("01.3")' in "".join(c["source"]))
+    document["cells"] = [*document["cells"][:at], document["cells"][-1]]
+    for cell in document["cells"]:
+        if cell["cell_type"] == "code":
+            cell.update(outputs=[], execution_count=None)
+    document["metadata"].pop("widgets", None)
+    setup = "import os\nos.environ.pop('PYTEST_VERSION', None)"  # this kernel's parent is a test; a learner's is not
+    document["cells"].insert(0, {"cell_type": "code", "id": "setup", "metadata": {}, "source": setup, "outputs": [],
+                                 "execution_count": None})  # fmt: skip
+    page = open_lab(document, **options)
+    run_all(page)
+    page.wait_for_selector("text=0 / 6")
+    return page
+
+
+def test_wrong_and_right_answers_show_their_verdicts(open_lab, lab: tuple[str, Path]):
+    progress = lab[1] / ".progress.json"
+    progress.unlink(missing_ok=True)
+    page = open_first_exercise(open_lab)
+    page.wait_for_selector(".tk mjx-container, .tk .MathJax")  # the card's formulas are set
+    wrong = answer(page, WRONG)
+    assert "还不对" in wrong and "全体的最大值" in wrong and "应该是" in wrong
+    stopped = answer(page, ENDLESS)
+    assert "超时" in stopped and "pass" in stopped
+    right = answer(page, RIGHT)
+    assert "通过" in right and "23" in right
+    assert json.loads(progress.read_text(encoding="utf-8"))["tasks"]["01.2"]["state"] == "solved"
+
+    # Kept over a restart of the kernel, and shown by the summary.
+    command(page, "kernelmenu:restart")
+    dialog = page.locator(".jp-Dialog button.jp-mod-accept, .jp-Dialog button.jp-mod-warn").last
+    dialog.click()
+    run_all(page)
+    page.wait_for_selector("text=1 / 6")
+    assert not page.mrt_errors
+    progress.unlink()
+
+
+def test_cards_follow_the_dark_theme(open_lab, lab: tuple[str, Path]):
+    page = open_first_exercise(open_lab, dark=True)
+    colours = page.evaluate(
+        "() => { const s = getComputedStyle(document.querySelector('.tk')); return [s.backgroundColor, s.color]; }"
+    )
+    light = [sum(int(v) for v in c[c.index("(") + 1 : -1].split(",")[:3]) / 765 for c in colours]
+    assert light[0] < 0.3 and light[1] > 0.6
+    (lab[1] / ".progress.json").unlink(missing_ok=True)
