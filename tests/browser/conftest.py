@@ -15,6 +15,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,18 +111,16 @@ def make_notebook(cells: list[str]) -> dict[str, Any]:
     return {"cells": code, "metadata": {"kernelspec": spec}, "nbformat": 4, "nbformat_minor": 5}
 
 
-@pytest.fixture
-def open_lab(browser: Any, lab: tuple[str, Path], request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
-    """Open a notebook document in JupyterLab: open_lab(document, width=1200, dark=False) -> page."""
+@contextmanager
+def _opener(browser: Any, lab: tuple[str, Path]) -> Iterator[tuple[Callable[..., Any], list[Any]]]:
     url, folder = lab
-    contexts: list[Any] = []
+    pages: list[Any] = []
 
     def open_(document: dict[str, Any], width: int = 1200, height: int = 900, dark: bool = False) -> Any:
         name = f"n{time.monotonic_ns()}.ipynb"
         (folder / name).write_text(json.dumps(document))
-        context = browser.new_context(viewport={"width": width, "height": height})
-        contexts.append(context)
-        page = context.new_page()
+        page = browser.new_context(viewport={"width": width, "height": height}).new_page()
+        pages.append(page)
         page.set_default_timeout(30_000)
         page.mrt_errors = []
         page.on("pageerror", lambda e: page.mrt_errors.append(str(e)))
@@ -134,17 +133,30 @@ def open_lab(browser: Any, lab: tuple[str, Path], request: pytest.FixtureRequest
         command(page, "apputils:change-theme", {"theme": "JupyterLab Dark" if dark else "JupyterLab Light"})
         return page
 
-    yield open_
-    if getattr(request.node, "failed", False):
-        out = ROOT / "test-results"
-        out.mkdir(exist_ok=True)
-        for n, page in enumerate(p for c in contexts for p in c.pages):
-            page.screenshot(path=out / f"{request.node.name}-{n}.png")
-    for context in contexts:
+    yield open_, pages
+    for page in pages:
         # a kernel that no page uses any more should not slow the next test down
-        for page in context.pages:
-            page.evaluate("async () => { try { await jupyterapp.serviceManager.sessions.shutdownAll(); } catch {} }")
-        context.close()
+        page.evaluate("async () => { try { await jupyterapp.serviceManager.sessions.shutdownAll(); } catch {} }")
+        page.context.close()
+
+
+@pytest.fixture
+def open_lab(browser: Any, lab: tuple[str, Path], request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """Open a notebook document in JupyterLab: open_lab(document, width=1200, dark=False) -> page."""
+    with _opener(browser, lab) as (open_, pages):
+        yield open_
+        if getattr(request.node, "failed", False):
+            out = ROOT / "test-results"
+            out.mkdir(exist_ok=True)
+            for n, page in enumerate(pages):
+                page.screenshot(path=out / f"{request.node.name}-{n}.png")
+
+
+@pytest.fixture(scope="module")
+def open_lab_for_module(browser: Any, lab: tuple[str, Path]) -> Iterator[Callable[..., Any]]:
+    """The same for a page that several tests share."""
+    with _opener(browser, lab) as (open_, _):
+        yield open_
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import settle, view
+from conftest import command, make_notebook, run_all, settle, view
 
 pytestmark = pytest.mark.browser
 
@@ -47,20 +47,31 @@ for r in (vllm, static):
 ]
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1200, 800])
-def test_everything_renders(notebook, width, dark):
-    page = notebook(CELLS, width=width, height=1900, dark=dark)
+@pytest.fixture(scope="module")
+def everything(open_lab_for_module):
+    """One page with every widget, run once."""
+    page = open_lab_for_module(make_notebook(CELLS), width=1200, height=1900)
+    run_all(page)
     page.wait_for_function(
-        "document.querySelectorAll('.jp-Cell')[9].querySelector('.jp-OutputArea-output')", timeout=90_000
+        "document.querySelectorAll('.jp-Cell')[9].querySelector('.jp-OutputArea-output')", timeout=120_000
     )
     page.wait_for_selector(".mrt-compare")
+    return page
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 800])
+def test_everything_renders(everything, width, dark):
+    page = everything
     theme = "dark" if dark else "light"
+    command(page, "apputils:change-theme", {"theme": f"JupyterLab {theme.capitalize()}"})
+    page.set_viewport_size({"width": width, "height": 1900})
+    settle(page, 800)
 
     def shoot(name: str, selector: str, nth: int = 0) -> None:
         target = page.locator(selector).nth(nth)
         target.scroll_into_view_if_needed()
-        settle(page)
+        settle(page, 150)
         wide = target.evaluate("e => [e.scrollWidth, e.clientWidth]")
         assert wide[0] <= wide[1] + 2, f"{name}: {wide[0]} px of content in {wide[1]} px"
         if SHOTS:
@@ -71,8 +82,7 @@ def test_everything_renders(notebook, width, dark):
     for mode in ("start", "run", "monitor", "done"):
         view(page, f"v.show('{mode}'); v.transport.seek('{mode}' === 'done' ? v.model.length - 1 : 36)")
         shoot(f"player-{mode}", ".mrt[data-mode]")
-    compare = "document.querySelector('.mrt-compare').mrtView"
-    page.evaluate(f"{compare}.transport.seek(48)")
+    page.evaluate("document.querySelector('.mrt-compare').mrtView.transport.seek(48)")
     shoot("compare", ".mrt-compare")
     for n, name in enumerate(["policylab", "roofline", "kvcalc", "predict", "reveal", "curve", "curve-reveal"]):
         shoot(name, f".jp-Cell >> nth={n + 3} >> .jp-OutputArea-output")

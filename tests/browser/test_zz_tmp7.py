@@ -1,0 +1,35 @@
+import json
+import pytest
+from conftest import ROOT, run_all, settle
+from test_exercises import answer, open_first_exercise, WRONG
+pytestmark = pytest.mark.browser
+def test_shots(open_lab, lab):
+    page = open_first_exercise(open_lab)
+    answer(page, WRONG)
+    page.locator(".tk-wrong").first.scroll_into_view_if_needed()
+    settle(page, 800)
+    page.screenshot(path="/tmp/html/light.png")
+    doc = json.loads((ROOT / "solutions" / "05_kv_cache.ipynb").read_text())
+    page2 = open_lab(doc, dark=True, height=1400)
+    run_all(page2)
+    page2.wait_for_selector("text=7 / 7", timeout=60000)
+    page2.locator(".tk", has_text="paged attention").first.scroll_into_view_if_needed()
+    settle(page2, 1500)
+    page2.screenshot(path="/tmp/html/dark.png")
+    page2.locator(".jp-CodeCell", has_text="t.predict").first.scroll_into_view_if_needed()
+    settle(page2, 1500)
+    page2.screenshot(path="/tmp/html/dark2.png")
+    doc = json.loads((ROOT / "solutions" / "04_throughput_model.ipynb").read_text())
+    page3 = open_lab(doc, height=1400)
+    run_all(page3)
+    page3.wait_for_selector("text=10 / 10", timeout=60000)
+    page3.locator(".jp-CodeCell", has_text="t.show(decode_time)").first.scroll_into_view_if_needed()
+    settle(page3, 1500)
+    page3.screenshot(path="/tmp/html/light3.png")
+    doc = json.loads((ROOT / "solutions" / "02_iteration_level.ipynb").read_text())
+    page4 = open_lab(doc, height=1400)
+    run_all(page4)
+    page4.wait_for_selector("text=7 / 7", timeout=60000)
+    page4.locator(".jp-CodeCell", has_text="t.show(schedule)").last.scroll_into_view_if_needed()
+    settle(page4, 1500)
+    page4.screenshot(path="/tmp/html/light4.png")
