@@ -4,6 +4,8 @@ The engine is stepped from the kernel's own event loop, with the forward in an e
 from a plain background thread are lost or raise under current ipykernel, and a loop that computed by itself
 would block every other cell. One task owns the engine. Whatever comes from the browser (which newer JupyterLab
 delivers in a thread of its own, a kernel subshell) is only put into a queue, and carried out between two steps.
+(The first is ipywidgets issue 4001; that a widget whose output was cleared can run on is issue 2747, so a run ends
+when its cell is run again, and when no page has shown it for a few seconds.)
 """
 
 from __future__ import annotations
