@@ -8,6 +8,7 @@ Planner, is played through one by `validate` before anything is touched.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import Any, Literal
 
 from ..errors import PolicyError
@@ -109,6 +110,8 @@ class Planner:
         if reserve is not None:
             return self._admit_reserved(seq, chunk, reserve, keep, padding)
         hits = find_prefix(self.state.pool, seq) if self.state.prefix_caching else []
+        if self._free_map is not None:  # what a run was promised can't be hit
+            hits = list(takewhile(lambda b: self._refs(b) or self.free_map()[b], hits))
         cached = len(hits) * self._bs
         n = min(UNLIMITED if chunk is None else chunk, len(seq.tokens) - cached, self.budget)
         revived = sum(1 for b in hits if self._refs(b) == 0)

@@ -318,6 +318,56 @@ def test_a_resume_and_a_run_of_blocks_don_t_share_a_step(first: str) -> None:
         eng.step()
 
 
+def test_a_prompt_that_was_swapped_out_halfway_can_t_decode_when_it_comes_back() -> None:
+    class Hasty:
+        name = "hasty"
+
+        def plan(self, state: State) -> StepPlan:
+            p = Planner(state)
+            for seq in state.prefilling:
+                p.preempt(seq, "swap")
+            for seq in state.swapped:
+                p.resume(seq)
+                p.decode(seq)
+            for seq in state.waiting:
+                p.admit(seq, 2)
+            return p.plan
+
+    eng = engine(Hasty(), requests=1)
+    eng.step()
+    eng.step()
+    with pytest.raises(PolicyError, match="request 0 can't decode: it is swapped, not running, and 3 of its 5 tokens"):
+        eng.step()
+
+
+def test_a_revived_block_lies_in_no_run_promised_after_it() -> None:
+    """A run, then a hit on a free cached block, then another run: it may not contain the revived block."""
+    same = [7, 7, 7, 7, 8]
+
+    class Mixed:
+        name = "mixed"
+        prefix_caching = True
+
+        def plan(self, state: State) -> StepPlan:
+            p = Planner(state)
+            for seq in state.running:
+                p.decode(seq)
+            for seq in state.waiting:
+                p.admit(seq, reserve=None if seq.num_prompt == 5 else seq.max_total)
+            return p.plan
+
+    eng = engine(Mixed(), requests=0, num_blocks=7, max_batch_size=5)
+    eng.add(Request(prompt_ids=[1], max_new_tokens=6, ignore_eos=True))  # blocks 0 and 1
+    eng.add(Request(prompt_ids=same, max_new_tokens=1, ignore_eos=True))  # blocks 2 and 3, and leaves: 2 is findable
+    eng.step()
+    assert eng.pool.num_cached == 1 and eng.pool.num_free == 5
+    eng.add(Request(prompt_ids=[1, 2], max_new_tokens=8, ignore_eos=True))  # 3 blocks: 2 to 4, or 4 to 6
+    eng.add(Request(prompt_ids=same, max_new_tokens=2, ignore_eos=True))
+    eng.add(Request(prompt_ids=[1, 2, 3], max_new_tokens=4, ignore_eos=True))  # 2 blocks
+    finish(eng)
+    assert all(o.finish_reason == "length" for o in eng.outputs.values())
+
+
 def test_paged_hits_and_a_run_of_blocks_share_a_step() -> None:
     """A cached free block that one admission revives can't lie in the run that the next one is promised."""
     same = [7, 7, 7, 7, 8]

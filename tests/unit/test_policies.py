@@ -107,6 +107,13 @@ def test_orca_reserves_consecutive_blocks_for_the_whole_request(variant: str, bl
     finish(eng)
 
 
+@pytest.mark.parametrize("answer, reserved", [(1, 1), (8, 8), (9, 16), (25, 32)])
+def test_orca_pow2_rounds_the_answer_up_to_a_power_of_two(answer: int, reserved: int) -> None:
+    eng = engine("orca", ask(3, answer), variant="pow2", block_size=1, num_blocks=64)
+    assert [len(blocks) for _, blocks in eng.step().allocated] == [3 + reserved]
+    finish(eng)
+
+
 def test_orca_never_reserves_more_than_the_pool_or_the_model_holds() -> None:
     for variant in ("max", "pow2", "oracle"):
         eng = engine("orca", ask(9, 24), num_blocks=8, variant=variant)  # exactly 32 tokens are ever cached
@@ -153,6 +160,17 @@ def test_tgi_waits_until_enough_wait() -> None:
     assert all(not r.prefill for r in steps(eng, 5))
     eng.add(ask(4, 3))
     assert [r.id for r in eng.step().prefill] == [4, 5]
+    finish(eng)
+
+
+def test_tgi_takes_nobody_where_fewer_fit_than_must_come() -> None:
+    """Three wait and two must come, but a single slot is free."""
+    eng = engine("tgi", *[ask(4, 9 + 9 * i) for i in range(4)], max_batch_size=5, waiting_served_ratio=0.5, num_blocks=100)
+    eng.step()
+    for _ in range(3):
+        eng.add(ask(4, 3))
+    first = next(r for r in steps(eng) if r.prefill)
+    assert first.step == 9 and [r.id for r in first.prefill] == [4, 5]  # when request 0 has left
     finish(eng)
 
 
@@ -236,6 +254,33 @@ def test_vllm_preempts_the_lowest_priority_then_the_last_admitted(priorities: tu
         eng.step()
     assert preempted(eng) == [(victim, "recompute")]
     assert eng.waiting.oldest() is eng._seqs[victim]
+    finish(eng)
+
+
+def test_vllm_a_preempted_request_comes_back_before_the_queue() -> None:
+    eng = engine("vllm", *[ask(4, 9) for _ in range(6)], num_blocks=6, max_batch_size=3, watermark=0.0)
+    records = steps(eng)
+    victim = preempted(eng)[0][0]
+    admitted = [i for r in records for i in events(r, "admitted")]
+    assert admitted.count(victim) == 2 and admitted[:4] == [0, 1, 2, victim]
+    finish(eng)
+
+
+def test_vllm_lets_nobody_in_where_blocks_were_just_taken_away_or_are_waited_for() -> None:
+    """Neither in a step that preempts, nor while a prompt that has begun waits for blocks."""
+    eng = engine("vllm", ask(4, 9), ask(4, 9), ask(1, 2), num_blocks=5, max_batch_size=2, watermark=0.0)
+    records = steps(eng)
+    assert preempted(eng)
+    assert not any(events(r, "preempted") and events(r, "admitted") for r in records)
+    # Request 1 has begun its prompt and finds less than the 3 blocks of its last chunk; request 2 needs but one.
+    eng = engine("vllm", ask(6, 30, priority=1), num_blocks=12, max_num_batched_tokens=17, watermark=0.0)
+    records = steps(eng, 1)
+    for r in (ask(44, 4), ask(1, 2)):
+        eng.add(r)
+    records += steps(eng)
+    start, end = (next(r.step for r in records if 1 in events(r, kind)) for kind in ("admitted", "first_token"))
+    assert end - start > 3, "it had to wait"
+    assert not any(2 in events(r, "admitted") for r in records[start : end - 1])
     finish(eng)
 
 
