@@ -1,0 +1,135 @@
+"""The toys of the "break it" tasks of chapters 06 and 07: policies with a fault each, and a small engine to run them in.
+
+Their faults are the exercise: do not copy from here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import minirt
+from minirt import workloads
+from minirt.policies.base import State, StepPlan
+
+from ..task import Attempt
+from ..verdict import Stopped, Unanswered, Wrong
+
+BLOCK = 4  # tokens
+
+
+class EvictsOldest:
+    """Takes the blocks that are missing from the request that came in first."""
+
+    name = "evicts-oldest"
+
+    def plan(self, state: State) -> StepPlan:
+        p = minirt.Planner(state)
+        line = deque(sorted(state.running, key=lambda s: s.admitted_order))
+        while line:
+            seq = line.pop()
+            while not p.decode(seq):
+                victim = line.popleft() if line else seq
+                p.preempt(victim)
+                if victim is seq:
+                    break
+        for seq in state.waiting:
+            if not p.admit(seq):
+                break
+        return p.plan
+
+
+class TakesEveryone:
+    """Lets in whoever finds blocks for the first piece of a prompt, and hopes for the rest."""
+
+    name = "takes-everyone"
+
+    def plan(self, state: State) -> StepPlan:
+        p = minirt.Planner(state)
+        for seq in state.running:
+            p.decode(seq)
+        for seq in state.prefilling:
+            p.prefill(seq, BLOCK)
+        for seq in state.waiting:
+            if not p.admit(seq, chunk=BLOCK):
+                break
+        return p.plan
+
+
+class ShortestFirst:
+    """Whoever asks for the fewest tokens comes first."""
+
+    name = "shortest-first"
+
+    def plan(self, state: State) -> StepPlan:
+        p = minirt.Planner(state)
+        for seq in state.running:
+            p.decode(seq)
+        for seq in sorted(state.waiting, key=lambda s: s.max_new_tokens):
+            if not p.admit(seq):
+                break
+        return p.plan
+
+
+def serve(
+    policy: Any, jobs: Any, blocks: int = 8, slots: int = 4, arrivals: Sequence[float] | None = None, **options: Any
+) -> Any:
+    """A run of (prompt, output) jobs; a step is 1. starvation_limit is off unless options say otherwise."""
+    requests = workloads.make_requests(
+        prompt=[p for p, _ in jobs], output=[o for _, o in jobs], arrivals=list(arrivals) if arrivals else None
+    )
+    return minirt.simulate(
+        policy, requests, clock="step", max_batch_size=slots, num_blocks=blocks, block_size=BLOCK,
+        **{"starvation_limit": None, **options},
+    )  # fmt: skip
+
+
+def guarded(policy: Any, attempt: Attempt, run: Callable[[Any], Any], shown: Any) -> Any:
+    """run(policy) for a learner's policy, a class or an object. Raises Wrong where the engine refuses a plan:
+    "stalls" or "broken_plan" ({error}), "not_a_policy" for what has no plan(state)."""
+    if not callable(getattr(policy, "plan", None)):
+        raise Wrong("not_a_policy", [("got", policy)])
+    out = attempt.outcome(lambda: run(policy() if isinstance(policy, type) else policy))
+    if out.kind == "unwritten":
+        raise Unanswered
+    if isinstance(out.exception, minirt.PolicyError):
+        words = str(out.exception)
+        empty = "NoneType" in words
+        if empty and is_unwritten(policy):
+            raise Unanswered
+        raise Wrong("stalls" if "stall" in words else "broken_plan", [("input", shown)], error=words)
+    if out.kind != "ok":
+        raise Stopped(out)
+    return out.value
+
+
+def is_unwritten(policy: Any) -> bool:
+    """Whether plan() is still only `...`."""
+    from ..guard import is_empty
+
+    return is_empty(policy.plan if isinstance(policy, type) else type(policy).plan)
+
+
+def two_parts(answer: Any) -> tuple[Any, Any]:
+    """(input, policy), or Wrong("two_parts"); Unanswered while the input is empty."""
+    try:
+        first, second = answer
+    except (TypeError, ValueError):
+        raise Wrong("two_parts", [("got", answer)]) from None
+    if first is None or first is ...:
+        raise Unanswered
+    return first, second
+
+
+def check_jobs(jobs: Any, most: int, blocks: int) -> None:
+    """Wrong("outside_rules" or "too_big") unless it is 2 to `most` pairs of whole numbers that each fit alone."""
+    ok = isinstance(jobs, (list, tuple)) and 2 <= len(jobs) <= most
+    ok = ok and all(
+        isinstance(x, (list, tuple)) and len(x) == 2 and all(type(n) is int and n > 0 for n in x) for x in jobs
+    )
+    if not ok:
+        raise Wrong("outside_rules", [("got", jobs)])
+    for p, o in jobs:
+        if p + o - 1 > blocks * BLOCK:
+            raise Wrong("too_big", [("got", (p, o))], total=p + o - 1, room=blocks * BLOCK)
