@@ -16,6 +16,7 @@ from torch import Tensor
 from ..detokenizer import IncrementalDetokenizer
 from ..errors import ConfigError, RequestError
 from ..model.attention import PagedKV, make_meta
+from ..model.cuda_graphs import graph_forward
 from ..model.fast_cpu import fast_forward
 from ..model.loading import LanguageModel
 from ..model.sampling import greedy, sample
@@ -34,7 +35,7 @@ class NativeBackend:
         self.device, self.dtype = lm.device, lm.dtype
         self.vocab_size = lm.config.vocab_size
         self.max_model_len = lm.config.max_model_len
-        self.forward = fast_forward(lm.decoder) or lm.decoder.forward
+        self.forward = fast_forward(lm.decoder) or graph_forward(lm.decoder) or lm.decoder.forward
         self.kv: PagedKV | None = None
         self._swapped: dict[int, Tensor] = {}  # by sequence: [2, layers, blocks, block_size, kv_heads, head_dim]
 
@@ -52,7 +53,8 @@ class NativeBackend:
                 f"but only {free:,} bytes are free there. Use at most {free // block} blocks."
             )
         try:
-            self.kv = PagedKV(self.lm.config, num_blocks, block_size, self.device, self.dtype)
+            spare = getattr(self.forward, "spare_blocks", 0)
+            self.kv = PagedKV(self.lm.config, num_blocks + spare, block_size, self.device, self.dtype)
         except (RuntimeError, MemoryError) as e:  # free, yet not to be had in one piece
             free_text = "unknown" if free is None else f"{free:,}"
             raise ConfigError(

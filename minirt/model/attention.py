@@ -21,6 +21,8 @@ from .config import ModelConfig
 if TYPE_CHECKING:
     from ..backends.base import BatchArrays
 
+QUERIES = 64  # of a prompt that torch's CPU kernel is given at once
+
 
 class PagedKV:
     """Keys and values of every layer, in blocks.
@@ -51,14 +53,15 @@ class PagedKV:
 class PrefillRow:
     """One row that computes several positions: first:last of the flat batch.
 
-    A row with nothing in the cache yet needs no more than that. Otherwise blocks holds the ids of its blocks,
-    context how many tokens are in them once this forward has written, and mask [last - first, context] says
-    which of them each position sees.
+    A row with nothing in the cache yet needs no more than that. Otherwise start tokens were there before, blocks holds
+    the ids of its blocks, context how many tokens are in them once this forward has written, and
+    mask [last - first, context] says which of them each position sees.
     """
 
     first: int
     last: int
     context: int
+    start: int = 0
     blocks: Tensor | None = None
     mask: Tensor | None = None
 
@@ -112,8 +115,8 @@ def make_meta(a: BatchArrays, block_size: int, device: torch.device) -> Attentio
     rows = []
     for i in range(n, len(a.context_lens)):
         first, last, context = int(a.query_start[i]), int(a.query_start[i + 1]), int(a.context_lens[i])
-        row = PrefillRow(first, last, context)
         start = int(a.positions[first])
+        row = PrefillRow(first, last, context, start)
         if start:
             ids = a.block_tables[i, : -(-context // block_size)]
             row.blocks = torch.from_numpy(ids).to(device, torch.int64)
@@ -146,7 +149,7 @@ def attend_prompts(q: Tensor, k: Tensor, v: Tensor, kv: PagedKV, layer: int, met
         else:
             past_k = kv.keys[layer][row.blocks].flatten(0, 1)[: row.context]
             past_v = kv.values[layer][row.blocks].flatten(0, 1)[: row.context]
-            out[span] = _row(q[span], past_k, past_v, row.mask)
+            out[span] = _row(q[span], past_k, past_v, row.mask, row.start)
 
 
 def _decode(q: Tensor, kv: PagedKV, layer: int, meta: AttentionMeta) -> Tensor:
@@ -159,9 +162,18 @@ def _decode(q: Tensor, kv: PagedKV, layer: int, meta: AttentionMeta) -> Tensor:
     return F.scaled_dot_product_attention(grouped, k, v, attn_mask=meta.decode_mask).reshape(n, heads, dim)
 
 
-def _row(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """Many queries of one row; causal where mask is None. q: [t, heads, head_dim]; k, v: [c, kv_heads, head_dim]."""
+def _row(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, start: int = 0) -> Tensor:
+    """Many queries of one row, the first at position start; causal where mask is None, which start = 0 allows.
+    q: [t, heads, head_dim]; k, v: [c, kv_heads, head_dim]."""
     t, heads, dim = q.shape
+    if t > 2 * QUERIES and q.device.type == "cpu":
+        # The kernel there also computes what the mask hides: give it some queries at a time, and the keys they see.
+        parts = []
+        for i in range(0, t, QUERIES):
+            j = min(i + QUERIES, t)
+            seen = torch.ones(j - i, j, dtype=torch.bool).tril(i) if mask is None else mask[i:j, : start + j]
+            parts.append(_row(q[i:j], k[: start + j], v[: start + j], seen))
+        return torch.cat(parts)
     kv_heads = k.shape[1]
     group = heads // kv_heads
     q = q.unflatten(1, (kv_heads, group)).permute(1, 2, 0, 3)  # [kv_heads, group, t, head_dim]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from minirt import ContinuousEngine, Request
 from minirt.backends.base import ForwardBatch
 from minirt.backends.native import NativeBackend
-from minirt.model import fast_cpu
+from minirt.model import attention, fast_cpu
 from minirt.model.decoder import Linear
 from minirt.model.loading import LanguageModel, random_model
 from minirt.request import Sequence
@@ -149,3 +149,16 @@ def test_a_compiler_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -
 def test_other_dtypes_take_the_plain_path(dtype: torch.dtype) -> None:
     assert fast_cpu.fast_forward(random_model(dtype=dtype).decoder) is None
     assert not fast_cpu.can_pack(dtype)
+
+
+@pytest.mark.parametrize("t, start, padding", [(300, 0, 0), (300, 0, 9), (200, 50, 0), (129, 1, 3)])
+def test_a_long_prompt_in_parts(t: int, start: int, padding: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few queries at a time give what all at once give."""
+    generator = torch.Generator().manual_seed(t)
+    context = start + t if start else t + padding  # rows that start at 0 see their own k and v, padding included
+    q = torch.randn(t + padding, 6, 16, generator=generator)
+    k, v = torch.randn(2, context, 2, 16, generator=generator)
+    mask = torch.arange(context) <= torch.arange(start, start + t + padding)[:, None] if start else None
+    parts = attention._row(q, k, v, mask, start)
+    monkeypatch.setattr(attention, "QUERIES", 1 << 30)
+    torch.testing.assert_close(parts[:t], attention._row(q, k, v, mask, start)[:t])
