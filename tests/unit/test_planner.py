@@ -357,13 +357,15 @@ def test_a_revived_block_lies_in_no_run_promised_after_it() -> None:
             return p.plan
 
     eng = engine(Mixed(), requests=0, num_blocks=7, max_batch_size=5)
-    eng.add(Request(prompt_ids=[1], max_new_tokens=6, ignore_eos=True))  # blocks 0 and 1
-    eng.add(Request(prompt_ids=same, max_new_tokens=1, ignore_eos=True))  # blocks 2 and 3, and leaves: 2 is findable
+    eng.add(Request(prompt_ids=list(range(13)), max_new_tokens=1, ignore_eos=True))  # blocks 0 to 3
+    eng.add(Request(prompt_ids=same, max_new_tokens=1, ignore_eos=True))  # blocks 4 and 5; then 4 is findable
     eng.step()
-    assert eng.pool.num_cached == 1 and eng.pool.num_free == 5
-    eng.add(Request(prompt_ids=[1, 2], max_new_tokens=8, ignore_eos=True))  # 3 blocks: 2 to 4, or 4 to 6
-    eng.add(Request(prompt_ids=same, max_new_tokens=2, ignore_eos=True))
-    eng.add(Request(prompt_ids=[1, 2, 3], max_new_tokens=4, ignore_eos=True))  # 2 blocks
+    assert eng.pool.num_free == 7
+    eng.add(Request(prompt_ids=[1, 2], max_new_tokens=7, ignore_eos=True))  # blocks 0 and 1
+    eng.add(Request(prompt_ids=same, max_new_tokens=2, ignore_eos=True))  # revives 4
+    eng.add(Request(prompt_ids=[1, 2, 3], max_new_tokens=10, ignore_eos=True))  # 3 in a row: not before 4 is free again
+    record = eng.step()
+    assert [e.id for e in record.events if e.kind == "admitted"] == [2, 3] and eng.pool.refs[4] == 1
     finish(eng)
     assert all(o.finish_reason == "length" for o in eng.outputs.values())
 
