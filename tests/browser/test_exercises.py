@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, command, run_all, settle
+from conftest import ROOT, run_all, settle
 
 pytestmark = pytest.mark.browser
 
@@ -72,9 +72,7 @@ def test_wrong_and_right_answers_show_their_verdicts(open_lab, lab: tuple[str, P
     assert json.loads(progress.read_text(encoding="utf-8"))["tasks"]["01.2"]["state"] == "solved"
 
     # Kept over a restart of the kernel, and shown by the summary.
-    command(page, "kernelmenu:restart")
-    dialog = page.locator(".jp-Dialog button.jp-mod-accept, .jp-Dialog button.jp-mod-warn").last
-    dialog.click()
+    page.evaluate("async () => { await jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart(); }")
     run_all(page)
     page.wait_for_selector("text=1 / 6")
     assert not page.mrt_errors
