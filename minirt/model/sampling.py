@@ -91,7 +91,14 @@ def greedy(logits: Tensor) -> Tensor:
     """The first largest of each row, [S] int64, for logits [S, vocab]. In float32, as transformers compares them."""
     if logits.device.type != "cpu":
         return logits.float().argmax(-1)
-    # NumPy's is more than ten times as fast as torch's on a CPU; a few rows at a time stay in the processor's cache.
+    # NumPy's is more than ten times as fast as torch's on a CPU. The bits of a positive float, read as a whole number,
+    # stand in the float's order, and those of negative ones read as negative: bfloat16 needs no conversion.
+    if logits.dtype == torch.bfloat16:
+        bits = logits.contiguous().view(torch.int16).numpy()
+        at = bits.argmax(-1)
+        if (bits[np.arange(len(at)), at] > 0).all():
+            return torch.from_numpy(at)
+    # A few rows at a time stay in the processor's cache.
     parts = [part.float().numpy().argmax(-1) for part in logits.split(32)]
     return torch.from_numpy(np.concatenate(parts) if parts else np.zeros(0, np.int64))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minirt.model.sampling import _threshold, sample, uniform
+from minirt.model.sampling import _threshold, greedy, sample, uniform
 from minirt.request import SamplingParams
 
 VOCAB = 40
@@ -130,3 +131,16 @@ def test_mixed_with_a_large_vocabulary() -> None:
     params = [SamplingParams(0.8, 0, 0.9, i) for i in range(8)]
     together = sample(logits, params, [3] * 8)
     assert together.tolist() == [sample(logits[i : i + 1], params[i : i + 1], [3]).item() for i in range(8)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shift", [0.0, -9.0])
+def test_greedy_is_the_first_largest_in_every_dtype(dtype: torch.dtype, shift: float) -> None:
+    """Also where all logits are negative, where the largest stands twice, and for no rows at all."""
+    logits = (torch.randn(70, 513, generator=torch.Generator().manual_seed(3)) + shift).to(dtype)
+    logits[5, 400] = logits[5, 17] = 30.0
+    logits[6] = -0.0
+    logits[6, 9] = 0.0
+    want = [row.index(max(row)) for row in logits.float().tolist()]
+    assert greedy(logits).tolist() == want
+    assert greedy(logits[:0]).tolist() == [] and greedy(logits[::2]).tolist() == want[::2]
