@@ -60,7 +60,7 @@ PROMPTS: list[tuple[str, int]] = [
     ("谁写了《红楼梦》？", 12),
     ("Explain to a child why the moon changes its shape.", 40),
     ("Give me a word that rhymes with 'light'.", 8),
-    (f"下面这段话讲了什么道理？请用两句话回答。\n\n{STORY}", 32),
+    (f"下面这段话讲了什么道理？请用两句话回答。\n\n{STORY}", 20),
     ("Write a Python function that reverses a string.", 40),
     ("What is the difference between a list and a tuple in Python?", 36),
     (f"{PASSAGE}\n\nWho waits at the door of the library every morning?", 24),

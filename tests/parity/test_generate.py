@@ -52,8 +52,12 @@ def test_the_prompts_are_of_mixed_length(lm: Any) -> None:
 
 
 def test_no_near_tie_among_the_prompts(alone: Any) -> None:
-    """Logits agree within 1e-4 (test_logits.py): where the best two are further apart, greedy tokens must agree."""
-    assert alone[1] > 2e-4
+    """Logits agree within 1e-4 (test_logits.py): where the best two are further apart, greedy tokens must agree.
+
+    With 32 instead of 20 tokens for the story of Lao Zhang, its 24th token has two candidates 0.00023 apart: the engines
+    agreed there, too, but another machine's rounding might not. All others are at least 0.002 apart.
+    """
+    assert alone[1] > 1e-3
 
 
 @pytest.mark.parametrize("policy", ["static", "mini-runtime", "vllm"])
