@@ -203,6 +203,14 @@ class Predict(Task):
             self.prediction = widgets.predict(self.text.title, unit=self.unit, guess=number)
         return self.prediction
 
+    def check(self, answer: Any = None, *more: Any) -> None:
+        """Judge the guess, and show the answer in the card where it was made."""
+        super().check(answer, *more)
+        p = self.prediction
+        if p is not None and p.locked:
+            truth, options = self.truth(), self.text.options
+            p.reveal(f"{truth} {options[truth][0]}" if options else truth)
+
     def _default(self) -> Any:
         p = self.prediction
         if p is None or not p.locked or p.guess is None:

@@ -102,6 +102,8 @@ class Task:
             return Verdict(self.id, "wrong", w.code, words, _rows(w.rows))
         except Stopped as s:
             return self._stopped(s.outcome)
+        except Exception as e:  # an answer of a shape no judge thought of must not end in a traceback
+            return self._stopped(Outcome("crash", error=f"{type(e).__name__}: {e}", exception=e))
         return Verdict(self.id, self._good, self._good, fill(self._praise(values), values))
 
     _good = "solved"

@@ -64,16 +64,17 @@ def display(thing: Any) -> None:
 
 
 def inline(words: str) -> str:
-    """`code`, **bold**; math between $ and code are left as they are."""
-    out = []
-    for part in re.split(r"(`[^`]+`|\$[^$]+\$)", words):
-        if part.startswith("`") and len(part) > 1:
-            out.append(f"<code>{escape(part[1:-1])}</code>")
-        elif part.startswith("$") and len(part) > 1:
-            out.append(escape(part))
-        else:
-            out.append(re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(part)))
-    return "".join(out)
+    """`code`, **bold**; math between $ and code are left as they are, also inside bold."""
+    kept: list[str] = []
+
+    def keep(found: re.Match[str]) -> str:
+        part = found[0]
+        kept.append(f"<code>{escape(part[1:-1])}</code>" if part.startswith("`") else escape(part))
+        return f"\0{len(kept) - 1}\0"
+
+    text = escape(re.sub(r"`[^`]+`|\$[^$]+\$", keep, words))
+    text = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", text)
+    return re.sub("\0(\\d+)\0", lambda m: kept[int(m[1])], text)
 
 
 def markup(words: str) -> str:

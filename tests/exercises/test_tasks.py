@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -22,13 +23,15 @@ GENERIC = {"differs", "too_small", "too_large", "guess_off", "crash", "timeout"}
 CHAPTERS = taskkit.chapters()
 ANSWERS: dict[str, Answers] = {}
 for chapter in CHAPTERS:
-    ANSWERS.update(importlib.import_module(f"tests.exercises.wrong_ch{chapter}").ANSWERS)
+    if importlib.util.find_spec(f"tests.exercises.wrong_ch{chapter}"):  # its absence fails tests below, not all of them
+        ANSWERS.update(importlib.import_module(f"tests.exercises.wrong_ch{chapter}").ANSWERS)
 TASKS = [t for chapter in CHAPTERS for t in taskkit.tasks_of(chapter)]
 
 
 @pytest.fixture(autouse=True)
 def nothing_solved() -> Iterator[None]:
     taskkit.use(Store(None))
+    taskkit.reset()  # a prediction that another test locked
     yield
     taskkit.use(None)
 
@@ -116,6 +119,20 @@ def test_a_constant_an_endless_loop_and_a_crash_are_reported(task: Any) -> None:
     verdict = task.judge(crash)
     assert verdict.status == "crash"
     assert any("return 1 / 0" in value for _, value in verdict.rows)
+
+
+JUNK = [
+    -77777.25, -1.5, float("inf"), True, "x", b"x", [], (), {}, [[1]], (1, 2), [None] * 8, object(), lambda: None,
+    Verdict, {1: 2},
+    ([], []), ([("alloc", ["x"], 1)], len), "💥" * 50,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda t: t.id)
+def test_no_answer_raises(task: Any) -> None:
+    for answer in JUNK:
+        if str(answer).strip() not in ANSWERS[task.id].right:
+            assert not task.judge(answer).solved, answer
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda t: t.id)

@@ -300,6 +300,7 @@ def test_a_prediction_stays_locked_until_reset(store: Store, capsys: pytest.Capt
     t.prediction.lock(64)
     t.check()
     assert "下界" in capsys.readouterr().out and store.get("02.3")["state"] == "seen"
+    assert t.prediction.truth == 69
     t.prediction = None  # a new kernel
     assert t.predict(guess=69).guess == 64
     taskkit.reset("02.3")
@@ -347,6 +348,7 @@ def test_a_chance_agreement_names_no_mistake(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_markup() -> None:
+    assert view.inline("**see `a**b` and $x$**") == "<b>see <code>a**b</code> and $x$</b>"
     html = view.markup("a **b** `c<d>` $x_1 < y$\n\n- one\n- two\n\n| h | i |\n|---|---|\n| 1 | `2` |\n\n```\nx < y\n```")
     assert "<b>b</b>" in html and "<code>c&lt;d&gt;</code>" in html and "$x_1 &lt; y$" in html
     assert "<ul><li>one</li><li>two</li></ul>" in html and "<th>h</th>" in html and "<td><code>2</code></td>" in html
