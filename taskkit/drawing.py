@@ -50,7 +50,7 @@ def curves(title: str, xs: Sequence[float], lines: Mapping[str, Sequence[float]]
     for i in range(5):
         y = high * i / 4
         parts.append(f'<path d="M{left} {py(y):.1f}H{width - right}" stroke="{LINE}"/>')
-        parts.append(_text(left - 8, py(y) + 4, f"{y:.3g}", 11, DIM, "end"))
+        parts.append(_text(left - 8, py(y) + 4, f"{y:,.0f}" if high >= 1000 else f"{y:.3g}", 11, DIM, "end"))
     for x in xs if len(xs) <= 12 else xs[:: -(-len(xs) // 10)]:
         parts.append(_text(px(x), height - bottom + 16, f"{x:g}", 11, DIM, "middle"))
     parts.append(_text((left + width - right) / 2, height - 8, x_label, 12, DIM, "middle"))
