@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -69,7 +70,7 @@ def _draw_maps(fn: Any) -> Any:
 
     def row(start: Any) -> dict[str, list[int]]:
         held = {"X": [i for i, f in enumerate(free) if not f]}
-        inside = isinstance(start, int) and 0 <= start and start + need <= len(free)
+        inside = isinstance(start, int) and start >= 0 and start + need <= len(free)
         return {**held, "R": list(range(start, start + need))} if inside else held
 
     rows = {say("show.want"): row(first_run(free, tokens, size))}
@@ -136,6 +137,7 @@ def _queues(rng: Random) -> list[tuple[Any, ...]]:
 # -- 06.4: whose longest stall is the shortest ------------------------------------------------------------------
 
 
+@cache
 def stalls() -> dict[str, float]:
     """Longest gap between two tokens of a request, in milliseconds, under each policy."""
     requests = workloads.make_requests(
@@ -143,8 +145,11 @@ def stalls() -> dict[str, float]:
         workloads.poisson(8.0), seed=7,
     )  # fmt: skip
     out = {}
-    for name, options in (("static", {"max_wait": 0.5}), ("tgi", {}), ("mini-runtime", {}), ("vllm", {"max_num_batched_tokens": 512})):
-        run = minirt.simulate(name, requests, model="Llama-3-8B", max_batch_size=64, **options)  # type: ignore[arg-type]
+    fleet: dict[str, dict[str, Any]] = {
+        "static": {"max_wait": 0.5}, "tgi": {}, "mini-runtime": {}, "vllm": {"max_num_batched_tokens": 512},
+    }  # fmt: skip
+    for name, options in fleet.items():
+        run = minirt.simulate(name, requests, model="Llama-3-8B", max_batch_size=64, **options)
         out[name] = 1e3 * run.metrics.itl.max
     return out
 

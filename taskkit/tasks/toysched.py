@@ -108,7 +108,7 @@ def is_unwritten(policy: Any) -> bool:
     """Whether plan() is still only `...`."""
     from ..guard import is_empty
 
-    return is_empty(policy.plan if isinstance(policy, type) else type(policy).plan)
+    return is_empty(getattr(policy if isinstance(policy, type) else type(policy), "plan", None))
 
 
 def two_parts(answer: Any) -> tuple[Any, Any]:
