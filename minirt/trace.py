@@ -135,6 +135,9 @@ class Trace:
     def __len__(self) -> int:
         return len(self.steps)
 
+    def __repr__(self) -> str:
+        return f"Trace(policy={self.meta.get('policy')}, requests={len(self.requests)}, steps={len(self.steps)})"
+
     def __iter__(self) -> Iterator[StepRecord]:
         return iter(self.steps)
 

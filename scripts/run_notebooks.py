@@ -2,8 +2,8 @@
 
 Each runs in its own folder, in a fresh kernel of this Python. On an error the file stays as it was, and the cell and
 the traceback are printed. Cleaned: timestamps and other execution metadata, kernel and language versions, memory
-addresses, progress bars, and the random ids of widget models (renamed in order of appearance; the state itself stays,
-so that a saved widget shows before anything is run).
+addresses, progress bars, and the live views of widgets with their state: what stays of a widget is its still picture,
+which shows on any page without a kernel and does not grow stale when a script changes.
 
     python scripts/run_notebooks.py [NOTEBOOK …]      without names: all of the course
 """
@@ -39,7 +39,6 @@ def clean(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     widgets = notebook.metadata.get("widgets", {}).get(STATE, {})
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": LANGUAGE})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
-    names: dict[str, str] = {}
     taken = {cell.get("id") for cell in notebook.cells if cell.get("id")}
     for at, cell in enumerate(notebook.cells):
         if not cell.get("id"):
@@ -49,9 +48,7 @@ def clean(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if not is_progress(output, widgets.get("state", {}))]
             for output in cell.outputs:
-                clean_output(output, names)
-    if names:
-        notebook.metadata["widgets"] = nbformat.from_dict({STATE: clean_state(widgets, names)})
+                clean_output(output)
     return notebook
 
 
@@ -64,8 +61,8 @@ def is_progress(output: nbformat.NotebookNode, state: dict[str, Any]) -> bool:
     return any(state[m].get("model_name") == "FloatProgressModel" for m in reachable([root], state))
 
 
-def clean_output(output: nbformat.NotebookNode, names: dict[str, str]) -> None:
-    """Gives addresses and model ids of one output names that stay; adds the ids met to `names`."""
+def clean_output(output: nbformat.NotebookNode) -> None:
+    """Drops the live view of one output, and gives addresses in it one that stays."""
     output.metadata = nbformat.from_dict({}) if "metadata" in output else None
     if output.metadata is None:
         del output["metadata"]
@@ -75,13 +72,11 @@ def clean_output(output: nbformat.NotebookNode, names: dict[str, str]) -> None:
     for kind in ("text/plain", "text/html"):
         if isinstance(data.get(kind), str):
             data[kind] = ADDRESS.sub(SAME_ADDRESS, data[kind])
-    if VIEW in data:
-        model = data[VIEW]["model_id"]
-        data[VIEW]["model_id"] = names.setdefault(model, f"{len(names) + 1:032x}")
+    data.pop(VIEW, None)
 
 
 def reachable(roots: list[str | None], state: dict[str, Any]) -> list[str]:
-    """The widget models that some are made of, themselves first, each once, in order of appearance."""
+    """The widget models that some are made of, themselves first, each once."""
     found: list[str] = []
     todo = [root for root in roots if root in state]
     while todo:
@@ -91,19 +86,6 @@ def reachable(roots: list[str | None], state: dict[str, Any]) -> list[str]:
             inside = re.findall(r"IPY_MODEL_([0-9a-f]{32})", json.dumps(state[model], sort_keys=True))
             todo += [other for other in inside if other in state]
     return found
-
-
-def clean_state(widgets: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    """The saved state of the widgets that outputs show, and of what those are made of, under the names that stay."""
-    state = widgets.get("state", {})
-    models = reachable(list(names), state)
-    for model in models:
-        names.setdefault(model, f"{len(names) + 1:032x}")
-    text = json.dumps({model: state[model] for model in models})
-    for old, new in names.items():
-        text = text.replace(old, new)
-    kept = json.loads(text)
-    return {"state": {key: kept[key] for key in sorted(kept)}, "version_major": 2, "version_minor": 0}
 
 
 def execute(path: Path) -> str | None:
