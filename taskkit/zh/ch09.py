@@ -16,7 +16,7 @@ TEXTS = {
             "D": ("几百倍以上：要等到那个请求整个答完", "只等它的 **prefill** 那一步。之后它也进入 decode，和大家同一次前向。"),
         },
         hints=["prefill 8192 个位置要多少 FLOP？A100 每秒 312 TFLOP。"],
-        after="平时 8.5 ms，那一步 431 ms：所有人同时停住将近半秒。Sarathi 把它叫 generation stall。平均值里几乎看不见，p99 也未必，要看最大值。",
+        after="平时 8.5 ms，那一步 431 ms：所有人同时停住将近半秒。Sarathi 把它叫 generation stall。平均 TPOT 只从 8.5 变成 10.4 ms，p99 仍是 9 ms：要看最大值。",
     ),
     "09.2": Text(
         "思考题 3（二）：那一步有多长",
@@ -74,13 +74,13 @@ TEXTS = {
         "思考题 3（五）：写成结论",
         "> mini-runtime 的 prefill 与 decode 分离执行（每步先全量 prefill 再 decode）。若某步 prefill 预算 8192 全被一个请求吃满，decode 的延迟会怎样？\n\n"
         "用自己的话回答：会怎样、为什么、怎样修、代价是什么。",
-        model="**会怎样**：那一步，所有正在 decode 的请求都要等整段 prefill 算完，ITL 从约 8.5 ms 变成约 430 ms，五十倍。它只发生一步，所以平均 TPOT 几乎不变，看得见它的是 ITL 的最大值或尾部。\n\n"
+        model="**会怎样**：那一步，所有正在 decode 的请求都要等整段 prefill 算完，ITL 从约 8.5 ms 变成约 430 ms，五十倍。它只发生一步，摊到 200 个 token 上，平均 TPOT 只从 8.5 变成 10.4 ms，看得见它的是 ITL 的最大值。\n\n"
         "**为什么**：8192 个位置远超 ridge point，是计算受限的，时间约 $2N \\times 8192/\\text{FLOPs} = 422$ ms；分离的是前向，不是时间，decode 排在它后面。\n\n"
         "**怎样修**：把 prompt 切块（chunked prefill），每步只算几百个位置，并与 decode 混在同一次前向里，权重只读一遍；块的大小由 ITL 的 SLO 反推，下限是 ridge point。"
         "256 时停顿约 16 ms。或者把两个阶段放到两台机器上（PD 分离）。\n\n"
         "**代价**：长 prompt 自己的 TTFT 变长（256 时一成多，切到 64 就是三倍）；分块要重读前面已有的 KV；混批的形状更不规整。",
         checklist=[
-            ("decode 停住整步，约五十倍；平均值看不出来", "回到 09.1。"),
+            ("decode 停住整步，约五十倍；平均值和 p99 都看不出来", "回到 09.1。"),
             ("原因：计算受限，时间与 prefill 的位置数成正比；同一步里 decode 排在后面", "回到 09.2。"),
             ("修法：切块，并与 decode 混批（或 PD 分离）", "回到 09.4。"),
             ("代价：长 prompt 的 TTFT，切得太碎会成倍变长", "把 09.4 的预算改成 64 试试。"),
@@ -101,7 +101,7 @@ TEXTS = {
             "everything": "没有限制在 `k` 个以内。",
         },
         why="猜的人不需要聪明，只要便宜：错了也不过是多算几行。",
-        after="`minirt.speculative.NgramLookup` 在此之上再从长到短试几个 n。摘要、改代码这类“抄原文”的回答，它能猜中一半以上。",
+        after="`minirt.speculative.NgramLookup` 在此之上再从长到短试几个 n。摘要、改代码这类“抄原文”的回答，最合适；第 09 章量了它的命中率。",
     ),
     "09.7": Text(
         "验收",
