@@ -102,7 +102,8 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "vllm-prefix": ("vllm", {"prefix_caching": True, "max_num_batched_tokens": 32}, "recompute+hits"),
     "vllm-swap": ("vllm", {"preemption": "swap", "watermark": 0.0}, "swap"),
     "vllm-swap-prefix": ("vllm", {"preemption": "swap", "prefix_caching": True, "watermark": 0.0}, "swap+hits"),
-    "vllm-swap-little-host": ("vllm", {"preemption": "swap", "host_blocks": 7, "num_blocks": 20, "watermark": 0.0}, "swap+recompute"),
+    "vllm-swap-little-host": (
+        "vllm", {"preemption": "swap", "host_blocks": 7, "num_blocks": 20, "watermark": 0.0}, "swap+recompute"),
     "blocks-of-one": ("vllm", {"block_size": 1, "num_blocks": 90, "prefix_caching": True}, "recompute+hits"),
     "one-at-a-time": ("vllm", {"max_batch_size": 1}, "wait"),
 }  # fmt: skip
