@@ -12,7 +12,7 @@ from ..pictures import beside, player
 from ..task import Attempt, Task
 from ..texts import say
 from ..verdict import Unanswered, Wrong
-from .toysched import BLOCK, ShortestFirst, TakesEveryone, check_jobs, guarded, serve, two_parts
+from .toysched import BLOCK, FirstCome, ShortestFirst, TakesEveryone, check_jobs, guarded, serve, two_parts
 
 # -- 07.2: cut prompts into pieces ------------------------------------------------------------------------------
 
@@ -183,23 +183,6 @@ def _streams() -> list[tuple[list[int], list[float]]]:
     return out
 
 
-class Fcfs(ShortestFirst):
-    """What the mended policy is measured against."""
-
-    name = "fcfs"
-
-    def plan(self, state: Any) -> Any:
-        import minirt
-
-        p = minirt.Planner(state)
-        for seq in state.running:
-            p.decode(seq)
-        for seq in state.waiting:
-            if not p.admit(seq):
-                break
-        return p.plan
-
-
 def _starve_then_mend(answer: Any, attempt: Attempt) -> dict[str, Any]:
     load, policy = two_parts(answer)
     outputs, arrivals = _checked_load(load)
@@ -215,7 +198,7 @@ def _starve_then_mend(answer: Any, attempt: Attempt) -> dict[str, Any]:
             raise Wrong("gives_up", [])
         if (most := overtaken(run)) > PASSED:
             raise Wrong("still_starves", [], n=most)
-        mean, fcfs = mean + run.metrics.e2e.mean, fcfs + stream(*given, Fcfs()).metrics.e2e.mean
+        mean, fcfs = mean + run.metrics.e2e.mean, fcfs + stream(*given, FirstCome()).metrics.e2e.mean
     if mean > 0.85 * fcfs:
         raise Wrong("no_gain", [], mean=f"{mean / fcfs:.0%}")
     return {"n": worst, "mean": f"{mean / fcfs:.0%}"}

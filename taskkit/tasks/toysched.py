@@ -72,6 +72,21 @@ class ShortestFirst:
         return p.plan
 
 
+class FirstCome:
+    """First come, first served: nothing wrong with it. What a mended ShortestFirst is measured against."""
+
+    name = "first-come"
+
+    def plan(self, state: State) -> StepPlan:
+        p = minirt.Planner(state)
+        for seq in state.running:
+            p.decode(seq)
+        for seq in state.waiting:
+            if not p.admit(seq):
+                break
+        return p.plan
+
+
 def serve(
     policy: Any, jobs: Any, blocks: int = 8, slots: int = 4, arrivals: Sequence[float] | None = None, **options: Any
 ) -> Any:
