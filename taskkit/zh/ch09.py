@@ -49,13 +49,13 @@ TEXTS = {
     ),
     "09.4": Text(
         "思考题 3（四）：修好它",
-        "交一个策略（类或对象；可以是 `VllmPolicy(…)`、`MiniRuntimePolicy(…)`，也可以自己写），在三个场面里都做到：\n\n"
+        "交一个策略（类或对象；可以是 `policies.VllmPolicy(…)`、`policies.MiniRuntimePolicy(…)`，也可以自己写），在三个场面里都做到：\n\n"
         "- 任何人相邻两个 token 的间隔（ITL）**不超过 20 ms**；\n- 长 prompt 的 TTFT 不超过原来（一口气算完）的 **1.25 倍**；\n- 所有人都答完。\n\n"
         "场面：8 个人加一个 8192 的 prompt；16 个人加两个，隔 0.2 s；12 个人加一个 6000 的。",
         hints=[
-            "先试 `MiniRuntimePolicy(chunk=256, step_budget=256)`，看看差在哪里。",
+            "先试 `policies.MiniRuntimePolicy(chunk=256, step_budget=256)`，看看差在哪里。",
             "分离执行每步要读两遍权重；混批只读一遍。",
-            "`VllmPolicy(max_num_batched_tokens=…)`：用 09.3 算算 20 ms 里能放多少。",
+            "`policies.VllmPolicy(max_num_batched_tokens=…)`：用 09.3 算算 20 ms 里能放多少。",
         ],
         messages={
             "not_a_policy": "要交一个策略：有 `plan(self, state)` 的类或对象。",
