@@ -82,7 +82,9 @@ def test_text_comes_back_whole(name: str, text: str) -> None:
     whole = decode(tokenizer, ids)
     assert "".join(pieces) == whole
     if name != "default":  # SmolLM2's vocabulary lacks a few bytes that no assigned character needs
-        assert whole == text.removeprefix(" " if name == "byte-fallback" else "") or tokenizer.unk_token_id in ids
+        # A SentencePiece tokenizer puts a space in front and takes one away again: a leading one of the text's own may go.
+        right = {text, text.removeprefix(" ")} if name == "byte-fallback" else {text}
+        assert whole in right or tokenizer.unk_token_id in ids
         assert not any("\ufffd" in p for p in pieces)
 
 

@@ -1,5 +1,5 @@
 """Prefix caching: what is shared, what is still computed, and that tokens never change. On the fake backend, whose
-tokens depend on every block that is read; with real attention in tests/parity/test_policies.py."""
+tokens depend on every block that is read; with real attention in tests/parity/test_policy_parity.py."""
 
 from __future__ import annotations
 
