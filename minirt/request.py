@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import RequestError
 
+GREEDY_BELOW = 1e-5  # logits divided by less than this leave float32, and the likeliest token has all the probability
+
 if TYPE_CHECKING:
     from .blocks import BlockTable
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 class SamplingParams:
     """How the next token is chosen from the logits.
 
-    temperature: 0 is greedy; otherwise logits are divided by it.
+    temperature: 0 (and whatever is below GREEDY_BELOW, 1e-5) is greedy; otherwise logits are divided by it.
     top_k: keep the k likeliest tokens (0 = all). top_p: keep the smallest set whose probability
     reaches p (1.0 = all; Holtzman et al., 2020). seed: draws depend on (seed, position) alone,
     never on what else is in the batch.
@@ -55,7 +57,7 @@ class Request:
     prompt: text (the model's chat template is applied where it has one), or prompt_ids: token ids
     taken as they are; exactly one of the two. max_new_tokens: at least 1. arrival: when it joins the
     queue, in the clock's unit (steps or seconds). priority: a whole number, lower is served first. temperature,
-    top_p, top_k, seed: see SamplingParams; seed None is 0. stop: strings that end the answer; the text ends before
+    top_p, top_k, seed: see SamplingParams; a temperature below 1e-5 is greedy as 0 is; seed None is 0. stop: strings that end the answer; the text ends before
     them (token_ids hold them).
     name: a label for pictures. Raises RequestError on a value that can't be served.
     """

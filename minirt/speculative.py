@@ -19,14 +19,14 @@ from typing import Protocol
 from .blocks import BlockPool
 from .errors import ConfigError
 from .lifecycle import Lifecycle
-from .request import Sequence
+from .request import GREEDY_BELOW, Sequence
 
 
 class Proposer(Protocol):
     """Who guesses."""
 
     def propose(self, tokens: list[int], most: int) -> Seq[int]:
-        """Up to `most` ids that may come after `tokens` (prompt and answer so far, not to be changed); [] for no idea."""
+        """Up to `most` ids that may come after `tokens` (a copy of prompt and answer so far); [] for no idea."""
 
 
 class NgramLookup:
@@ -98,7 +98,7 @@ def draft(
     guesses: dict[Sequence, list[int]] = {}
     spare = pool.num_free
     for seq in decode:
-        if budget < 1 or seq.request.temperature > 0 or seq.table is None:
+        if budget < 1 or seq.request.temperature >= GREEDY_BELOW or seq.table is None:
             continue
         room = seq.table.capacity + spare * pool.block_size - len(seq.tokens)
         # The last token an answer has room for is the model's own.
@@ -115,7 +115,7 @@ def draft(
 
 def _checked(proposer: Proposer, seq: Sequence, most: int, vocab_size: int) -> list[int]:
     try:
-        guess = [operator.index(t) for t in proposer.propose(seq.tokens, most)][:most]
+        guess = [operator.index(t) for t in proposer.propose(list(seq.tokens), most)][:most]
     except TypeError as e:
         raise ConfigError(f"{type(proposer).__name__}.propose() must return a list of token ids ({e}).") from None
     if guess and not 0 <= min(guess) <= max(guess) < vocab_size:

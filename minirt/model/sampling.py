@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..request import SamplingParams
+from ..request import GREEDY_BELOW, SamplingParams
 
 SHORT = 256  # tokens to look for a nucleus in, before the whole vocabulary is sorted
 
@@ -23,9 +23,9 @@ SHORT = 256  # tokens to look for a nucleus in, before the whole vocabulary is s
 def sample(logits: Tensor, params: Seq[SamplingParams], positions: Seq[int]) -> Tensor:
     """Token ids [S] int64 for logits [S, vocab]. positions: the place in its sequence that each token will fill.
 
-    Rows with temperature 0 take the likeliest token, whatever the other rows do."""
+    Rows with a temperature of 0, or below GREEDY_BELOW, take the likeliest token, whatever the other rows do."""
     likeliest = greedy(logits)
-    rows = [i for i, p in enumerate(params) if p.temperature > 0]
+    rows = [i for i, p in enumerate(params) if p.temperature >= GREEDY_BELOW]
     if not rows:
         return likeliest
     chosen = [params[i] for i in rows]
@@ -50,9 +50,10 @@ def _draw(logits: Tensor, params: Seq[SamplingParams], u: Tensor) -> Tensor:
         least.index_copy_(0, at, _threshold(scaled[at], [params[i] for i in narrowed]))
         scaled = scaled.masked_fill(scaled < least[:, None], -torch.inf)
     # Inverse transform: the first token at which the summed probability reaches u. u is above 0, so a token
-    # that was masked out (where the sum does not rise) is never the first.
+    # that was masked out (where the sum does not rise) is never the first. Logits that are no numbers have no such token:
+    # they get the last id, one row of nonsense instead of an id that does not exist.
     cdf = scaled.softmax(-1, dtype=torch.float32).cumsum(-1)
-    return torch.searchsorted(cdf, u[:, None] * cdf[:, -1:]).squeeze(-1)
+    return torch.searchsorted(cdf, u[:, None] * cdf[:, -1:]).squeeze(-1).clamp_max(logits.shape[-1] - 1)
 
 
 def _threshold(scaled: Tensor, params: Seq[SamplingParams]) -> Tensor:
