@@ -246,15 +246,27 @@ def browser() -> None:
             )
 
 
+def lab_command(arguments: list[str]) -> list[str]:
+    """How JupyterLab is started: rooted in the repository, so that chapters link to exercises and solutions."""
+    first = f"/tree/{FIRST_CHAPTER}" if (ROOT / FIRST_CHAPTER).exists() else ""
+    command = [
+        str(VENV / "bin" / "jupyter"),
+        "lab",
+        f"--ServerApp.root_dir={ROOT}",  # a path as an argument would make that file's folder the root
+        f"--LabApp.default_url=/lab{first}",
+        "--LabApp.news_url=None",  # no question about news on the first start, no request for newer versions
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        "--LanguageServerManager.autodetect=False",  # else it lists the language servers that are not installed
+    ]
+    # As root (a container) Jupyter wants to be told that this is meant.
+    return command + (["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []) + arguments
+
+
 def lab(arguments: list[str]) -> None:
-    """Sets up, then becomes JupyterLab. As root (a container) Jupyter wants to be told that this is meant."""
+    """Sets up, then becomes JupyterLab."""
     setup()
-    command = [str(VENV / "bin" / "jupyter"), "lab", *arguments]
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        command.append("--allow-root")
-    first = ROOT / FIRST_CHAPTER
-    command.append(str(first if first.exists() else ROOT))
-    say(f"opening {command[-1]}")
+    command = lab_command(arguments)
+    say(f"opening {FIRST_CHAPTER}" if (ROOT / FIRST_CHAPTER).exists() else f"opening {ROOT}")
     os.execv(command[0], command)
 
 

@@ -193,3 +193,14 @@ def test_a_missing_chromium_is_installed_where_we_may(
     assert bool(commands) == root
     error = capsys.readouterr().err
     assert error == "" if installs else re.match(r"minirt: the browser tests need Chromium.*\n$", error)
+
+
+def test_the_lab_is_rooted_in_the_repository_and_opens_the_first_chapter(clone: Path) -> None:
+    assert f"--ServerApp.root_dir={clone}" in bootstrap.lab_command([])
+    assert "--LabApp.default_url=/lab" in bootstrap.lab_command([])
+    (clone / "chapters").mkdir()
+    (clone / bootstrap.FIRST_CHAPTER).touch()
+    command = bootstrap.lab_command(["--port=8899"])
+    assert f"--LabApp.default_url=/lab/tree/{bootstrap.FIRST_CHAPTER}" in command and command[-1] == "--port=8899"
+    # A bare path would make its folder the root, and ../exercises unreachable from the chapters.
+    assert all(word.startswith("--") for word in command[2:])
