@@ -186,8 +186,8 @@ class Task:
         display(Card(self.id, self.text.title, say("reveal.none")))
 
     def race(self, policy: Any, **options: Any) -> None:
-        """Race a policy against the built-in ones: see taskkit.race."""
-        from .race import race
+        """Race a policy against the built-in ones: see taskkit.racing."""
+        from .racing import race
 
         display(race(policy, **options))
 

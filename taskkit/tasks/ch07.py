@@ -230,8 +230,8 @@ def _draw_starve(answer: Any) -> Any:
 
 
 def _beats_vllm(answer: Any, attempt: Attempt) -> dict[str, Any]:
-    from ..race import COURSES, built_in
-    from ..race import serve as run_course
+    from ..racing import COURSES, built_in
+    from ..racing import serve as run_course
 
     won, table = [], []
     for course in COURSES:

@@ -8,7 +8,7 @@ import pytest
 
 import minirt
 import taskkit
-from taskkit.race import COURSES, Result, race
+from taskkit.racing import COURSES, Result, race
 from taskkit.verdict import TaskError
 
 
@@ -81,3 +81,12 @@ def test_what_is_no_policy() -> None:
 def test_a_task_shows_the_race(capsys: pytest.CaptureFixture[str]) -> None:
     taskkit.task("03.5").race(ShortestFirst, courses=COURSES[:1])
     assert "yours" in capsys.readouterr().out
+
+
+def test_racing_twice_in_one_kernel() -> None:
+    # A submodule of the function's name would replace the function in the package when it is imported.
+    for _ in range(2):
+        assert "yours" in taskkit.race(ShortestFirst, courses=COURSES[:1]).goodput["chat"]
+    from taskkit.race import COURSES as by_the_old_name
+
+    assert by_the_old_name is COURSES and callable(taskkit.race)
