@@ -82,12 +82,18 @@ def seats(trace: Trace) -> list[Row]:
     return rows
 
 
+def work(trace: Trace) -> int:
+    """How many steps a reader counts: a last record that only gives back slots, as static's, is none."""
+    busy = (n for n, s in enumerate(trace.steps, 1) if s.prefill or s.decode or s.wasted or s.emitted or s.forwards)
+    return max(busy, default=0)
+
+
 def gantt(trace: Trace, x: float, y: float, width: float, lang: str, span: int = 0) -> tuple[list[str], float]:
     """The timeline as SVG parts, and how high it is. span: steps that the width stands for, if more than its own."""
-    rows = seats(trace)
+    steps = max(1, work(trace))
+    rows = [row[:steps] for row in seats(trace)]
     shown = rows[:32]
     height = 18 if len(shown) <= 8 else 13 if len(shown) <= 16 else 8
-    steps = max(1, len(trace.steps))
     col = min(26.0, (width - GUTTER) / max(steps, span, 12))
     parts: list[str] = []
     for slot in range(len(shown)):

@@ -58,7 +58,7 @@ class Compare(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         parts: list[str] = []
-        top, span = 0.0, max(map(len, self.traces))  # one scale: the shorter run must look shorter
+        top, span = 0.0, max(map(still.work, self.traces))  # one scale: the shorter run must look shorter
         for trace, name in zip(self.traces, self.names):
             body, height = still.run_picture(trace, name, figures(trace, self.lang), self.lang, span)
             parts.append(f'<g transform="translate(0 {top:g})">{"".join(body)}</g>')

@@ -67,8 +67,9 @@ class Player(anywidget.AnyWidget):
 
 
 def describe(trace: Trace) -> str:
-    """Policy, requests and steps, for a repr that is the same in every run."""
-    return f"policy={trace.meta.get('policy')}, requests={len(trace.requests)}, steps={len(trace)}"
+    """Policy, requests and decode steps (as metrics counts them), for a repr that is the same in every run."""
+    steps = sum(bool(s.emitted) for s in trace.steps)
+    return f"policy={trace.meta.get('policy')}, requests={len(trace.requests)}, steps={steps}"
 
 
 def figures(trace: Trace, lang: str) -> str:

@@ -245,3 +245,26 @@ def test_two_thousand_steps_scrub_without_lag(browser, tmp_path, record_property
         assert max(r["frames"]["p95"] for r in report.values()) < LIMIT_MS, report
     # on a machine that others keep busy, frames tell about them; the main thread's own CPU time does not
     assert max(r["cpu"] for r in report.values()) < LIMIT_MS / 2, report
+
+
+def test_shown_step_numbers_are_those_of_the_metrics(browser, tmp_path):
+    """The first step is 1; all is done in the step of the last token; a record that only gives back slots is no step."""
+    runs = [
+        minirt.simulate(
+            p, workloads.make_requests(prompt=1, output=[4, 1, 1, 4]), clock="step", max_batch_size=2, num_blocks=16
+        )
+        for p in ("static", "vllm")
+    ]
+    page = browser.new_page()
+    page.goto(widgets.Compare(*runs).to_html(tmp_path / "c.html").as_uri())
+    page.locator(".mrt-half").first.wait_for()
+    page.click(".mrt-last")
+    assert page.locator(".mrt-half h3 small").all_inner_texts() == ["已全部完成 · 第 8 步", "已全部完成 · 第 6 步"]
+    assert page.locator(".mrt-readout").inner_text() == "第 8 步 / 8"
+    page.goto(widgets.Player(runs[0], mode="run").to_html(tmp_path / "p.html").as_uri())
+    page.locator(".mrt-slot").first.wait_for()
+    page.click(".mrt-next")
+    assert page.locator(".mrt-readout").inner_text() == "第 1 步 / 8"
+    page.click(".mrt-last")
+    assert page.locator(".mrt-readout").inner_text() == "第 8 步 / 8"
+    page.close()

@@ -49,7 +49,7 @@ def test_the_payload_is_the_trace_and_the_same_bytes_each_time():
 
 def test_what_is_shown_without_a_kernel_is_stable():
     a, b = widgets.Player(make_run()), widgets.Player(make_run())
-    assert repr(a) == f"Player(policy=vllm, requests=10, steps={len(a.trace)})"
+    assert repr(a) == f"Player(policy=vllm, requests=10, steps={make_run().metrics.decode_steps})"
     one, two = a._repr_mimebundle_(), b._repr_mimebundle_()
     assert one.pop(VIEW) != two.pop(VIEW)  # the random id; nbval leaves this kind out
     assert one == two and set(one) == {"text/plain", "text/html"}
@@ -118,3 +118,16 @@ def test_compare_describes_both():
     assert re.fullmatch(r"Compare\(a=\(policy=static, .*\), b=\(policy=vllm, .*\)\)", repr(both))
     words = "".join(image_of(both._repr_mimebundle_()["text/html"]).itertext())
     assert "static" in words and "vllm" in words
+
+
+def test_steps_are_counted_as_the_metrics_count_them():
+    """Static ends with a record that gives back slots and computes nothing: not a step."""
+    runs = [
+        minirt.simulate(
+            p, workloads.make_requests(prompt=1, output=[4, 1, 1, 4]), clock="step", max_batch_size=2, num_blocks=16
+        )
+        for p in ("static", "vllm")
+    ]
+    assert [still.work(r.trace) for r in runs] == [r.metrics.decode_steps for r in runs] == [8, 6]
+    assert len(runs[0].trace) == 9
+    assert "steps=8)" in repr(widgets.Compare(*runs)) and "steps=6)" in repr(widgets.Compare(*runs))

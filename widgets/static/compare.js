@@ -72,14 +72,19 @@ class Half {
       }
     });
     setText(this.more, waiting.length > room ? `+${waiting.length - room}` : "");
-    const over = model.length > 0 && t >= model.length - 1;
+    const over = model.length > 0 && t >= this.last();
     this.el.classList.toggle("is-over", over);
     setText(this.over, over ? this.t("compare.over", { at: this.ending() }) : "");
   }
 
+  /** The step in which the last token came out; without tokens, the last step. */
+  last() {
+    return this.model.lastToken >= 0 ? this.model.lastToken : this.model.length - 1;
+  }
+
   ending() {
     const { model, t } = this;
-    return model.unit === "step" ? t("compare.at_step", { n: model.length - 1 }) : moment(model, model.s.end[model.length - 1]);
+    return model.unit === "step" ? t("compare.at_step", { n: model.number(this.last()) }) : moment(model, model.s.end[this.last()]);
   }
 
   hoverBlock(b, e, onHover) {
@@ -147,10 +152,10 @@ export class CompareView {
   setClock(clock) {
     const { t } = this;
     this.clock = clock;
-    const total = Math.max(...this.models.map((m) => (m.length ? m.s.end[m.length - 1] : 0)));
+    const total = Math.max(...this.models.map((m) => (m.length ? m.s.end[Math.max(0, m.work - 1)] : 0)));
     this.curves = new Map();
     if (clock === "steps") {
-      this.count = Math.max(...this.models.map((m) => m.length));
+      this.count = Math.max(...this.models.map((m) => m.work || m.length));
     } else {
       this.count = this.seconds ? TICKS : Math.ceil(total);
       this.tick = total / Math.max(1, this.count);
@@ -198,7 +203,7 @@ export class CompareView {
 
   where(at) {
     if (at < 0) return this.t("step.before");
-    if (this.clock === "steps" || !this.seconds) return this.t("step.of", { now: at, n: this.count - 1 });
+    if (this.clock === "steps" || !this.seconds) return this.t("step.of", { now: at + 1, n: this.count });
     return moment(this.models[0], (at + 1) * this.tick);
   }
 

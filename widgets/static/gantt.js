@@ -62,7 +62,7 @@ export class Gantt {
 
   /** Steps the axis has room for: the run, or while it still grows the next round number. */
   axisSteps() {
-    const n = Math.max(this.model.length, this.least ?? 1);
+    const n = Math.max(this.model.growing ? this.model.length : this.model.work, this.least ?? 1);
     if (this.total) return this.total;
     if (!this.model.growing) return Math.max(n, 12);
     let room = 40;
@@ -88,7 +88,7 @@ export class Gantt {
 
   describe(t, slot, row) {
     const kind = ["empty", "prefill", "decode", "wasted", "held"][row.kinds[slot]];
-    const step = this.model.steps[t].step ?? t;
+    const step = this.model.number(t);
     return this.t("tip.gantt", { r: label(row.ids[slot]), slot, step, kind: this.t(`kind.${kind}`) });
   }
 
@@ -216,6 +216,7 @@ export class Gantt {
     this.at = t;
     this.now = this.total ? now : undefined;
     if (!this.width) return;
+    if (!this.model.growing) t = Math.min(t, this.model.work - 1); // the record that only ends a run has no column
     this.paintBase();
     const c = sizeCanvas(this.canvas, this.width, this.height);
     c.drawImage(this.base, 0, 0, this.width, this.height);

@@ -27,6 +27,8 @@ export class TraceModel {
     this.outputs = payload.outputs ?? {};
     this.s = Object.fromEntries(SERIES.map((k) => [k, []]));
     this.head = new ReplayState(this); // after the last step
+    this.work = 0; // steps that did something: a static run ends with a record that only gives back slots
+    this.lastToken = -1; // the step in which the last token came out
     this.keyframes = [this.head.clone()]; // keyframes[k]: before step 64 k
     this.cursor = null;
     for (const r of payload.requests ?? []) this.addRequest(r);
@@ -36,6 +38,11 @@ export class TraceModel {
 
   get length() {
     return this.steps.length;
+  }
+
+  /** The number a reader knows step t by: the first is 1, and what only ends the run is no step of its own. */
+  number(t) {
+    return t < this.work ? t + 1 : Math.max(1, this.work);
   }
 
   addRequest(info) {
@@ -76,6 +83,9 @@ export class TraceModel {
     }
     this.eventEnd.push(this.events.length);
     this.measure(t, record);
+    const busy = ["prefill", "decode", "wasted", "emitted", "forwards"].some((k) => record[k]?.length);
+    if (busy) this.work = t + 1;
+    if (record.emitted?.length) this.lastToken = t;
     this.head.apply(record, t);
   }
 
@@ -168,7 +178,7 @@ export class TraceModel {
     const capacity = s.used[t] * this.blockSize;
     const elapsed = s.end[t] - s.time[0];
     return {
-      step: this.steps[t].step ?? t,
+      step: this.number(t),
       batch: s.batch[t],
       occupancy: s.batch[t] / this.slots,
       useful: s.useful[t],

@@ -28,10 +28,9 @@ export class Kpis {
 
   figure(key, k) {
     const { model, t } = this;
-    const last = model.length ? model.steps[model.length - 1].step : 0;
     switch (key) {
       case "step":
-        return [number(k.step), model.growing ? "" : `/ ${number(last)}`];
+        return [number(k.step), model.growing ? "" : `/ ${number(model.number(model.length - 1))}`];
       case "batch":
         return [String(k.batch), `/ ${model.slots}`];
       case "occupancy":
@@ -83,7 +82,7 @@ export class Events {
       setClass(line.el, `mrt-event${ev ? (ev.t === t ? " is-now" : "") : " is-none"}${ev ? ` is-${ev.kind}` : ""}`);
       if (!ev) continue;
       paint(line.el, ev.id);
-      setText(line.step, String(model.steps[ev.t].step ?? ev.t));
+      setText(line.step, String(model.number(ev.t)));
       setText(line.who, label(ev.id));
       setText(line.what, eventWords(ev, this.t));
     }

@@ -56,9 +56,8 @@ export class PlayerView {
   }
 
   where(at) {
-    const n = this.model.length;
     if (at < 0) return this.t("step.before");
-    return this.t("step.of", { now: this.model.steps[at].step ?? at, n: this.model.steps[n - 1].step ?? n - 1 });
+    return this.t("step.of", { now: this.model.number(at), n: this.model.number(this.model.length - 1) });
   }
 
   begin() {
