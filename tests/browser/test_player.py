@@ -268,3 +268,19 @@ def test_shown_step_numbers_are_those_of_the_metrics(browser, tmp_path):
     page.click(".mrt-last")
     assert page.locator(".mrt-readout").inner_text() == "第 8 步 / 8"
     page.close()
+
+
+@pytest.mark.parametrize("blocks, used", [(361_185, 40), (30_000, 20_000)])
+def test_a_huge_pool_keeps_the_page_short(browser, tmp_path, blocks, used):
+    """Only the blocks that were ever used are drawn, the others are a line of words; many used ones scroll."""
+    requests = workloads.make_requests(2, prompt=used // 2, output=4)
+    run = minirt.simulate("vllm", requests, clock="step", max_batch_size=4, num_blocks=blocks, block_size=1)
+    page = browser.new_page()
+    page.goto(widgets.Player(run, mode="run", at_end=True).to_html(tmp_path / "p.html").as_uri())
+    page.locator(".mrt-slot").first.wait_for()
+    view(page, "v.transport.seek(0)")
+    assert page.locator(".mrt-pool").bounding_box()["height"] < 480
+    cells, top = view(page, "const p = v.views.run.pool; return [p.shown, v.model.top]")
+    assert used <= top <= cells < blocks
+    assert page.locator(".mrt-pool-rest").inner_text() == f"… 其余 {blocks - cells:,} 块从未使用"
+    page.close()

@@ -28,6 +28,7 @@ export class TraceModel {
     this.s = Object.fromEntries(SERIES.map((k) => [k, []]));
     this.head = new ReplayState(this); // after the last step
     this.work = 0; // steps that did something: a static run ends with a record that only gives back slots
+    this.top = 0; // blocks from here on were never used
     this.lastToken = -1; // the step in which the last token came out
     this.keyframes = [this.head.clone()]; // keyframes[k]: before step 64 k
     this.cursor = null;
@@ -86,6 +87,7 @@ export class TraceModel {
     const busy = ["prefill", "decode", "wasted", "emitted", "forwards"].some((k) => record[k]?.length);
     if (busy) this.work = t + 1;
     if (record.emitted?.length) this.lastToken = t;
+    for (const [, blocks] of record.allocated ?? []) for (const b of blocks) if (b >= this.top) this.top = b + 1;
     this.head.apply(record, t);
   }
 

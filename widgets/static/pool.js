@@ -1,6 +1,6 @@
 // The KV pool: one cell a block, in its owner's colour, filled as far as it holds tokens.
 
-import { clamp, FONT, h, readTheme, sizeCanvas } from "./base.js";
+import { clamp, FONT, h, number, readTheme, setText, sizeCanvas } from "./base.js";
 import { fillOwned, hue, ink, label } from "./palette.js";
 
 /** A CSS colour as the little-endian number that a pixel is. */
@@ -23,12 +23,17 @@ function mix(a, b, share) {
   return out >>> 0;
 }
 
+const WHOLE = 8192; // a pool up to this size is drawn whole, a larger one as far as it was ever used
+const LEAST = 512; // cells of a larger one at least
+const MOST = 32768; // and at most: a canvas has an end too
+
 export class Pool {
   constructor(model, { t, onHover }) {
     this.model = model;
     this.t = t;
     this.canvas = h("canvas.mrt-pool-canvas");
-    this.el = h("div.mrt-pool", {}, this.canvas);
+    this.rest = h("div.mrt-dim.mrt-pool-rest");
+    this.el = h("div.mrt-pool", {}, h("div.mrt-pool-scroll", {}, this.canvas), this.rest);
     this.lit = null;
     this.hot = -1;
     this.fill = new Int16Array(model.blocks);
@@ -37,7 +42,7 @@ export class Pool {
       const col = Math.floor((e.clientX - box.left) / this.cell);
       const row = Math.floor((e.clientY - box.top) / this.cell);
       const b = row * this.cols + col;
-      const ok = col >= 0 && col < this.cols && b >= 0 && b < model.blocks;
+      const ok = col >= 0 && col < this.cols && b >= 0 && b < this.shown;
       this.hot = ok ? b : -1;
       onHover?.(this.hot, e);
     });
@@ -49,7 +54,11 @@ export class Pool {
 
   /** The largest square cells with which all blocks fit the given room. */
   layout(width, height) {
-    const n = Math.max(1, this.model.blocks);
+    this.room = [width, height];
+    const n = (this.shown = this.cells());
+    const { blocks, top } = this.model;
+    const words = top > n ? this.t("pool.undrawn", { n: number(blocks - n) }) : this.t("pool.unused", { n: number(blocks - n) });
+    setText(this.rest, blocks > n ? words : "");
     this.cell = clamp(Math.floor(Math.sqrt((width * height) / n)), 4, 30);
     while (this.cell > 4 && Math.ceil(n / Math.floor(width / this.cell)) * this.cell > height) this.cell -= 1;
     this.cols = Math.max(1, Math.floor(width / this.cell));
@@ -60,7 +69,15 @@ export class Pool {
     if (this.state) this.draw(this.state, this.at);
   }
 
+  /** How many cells to draw; of a huge pool only as many as were ever used, in rows of some size. */
+  cells() {
+    const { blocks, top } = this.model;
+    if (blocks <= WHOLE) return Math.max(1, blocks);
+    return Math.min(blocks, MOST, Math.max(LEAST, Math.ceil(top / LEAST) * LEAST));
+  }
+
   draw(state, t) {
+    if (this.room && this.cells() !== this.shown) this.layout(...this.room);
     this.state = state;
     this.at = t;
     if (!this.cols) return;
@@ -79,7 +96,7 @@ export class Pool {
     const litTable = lit === null ? null : new Map((state.live.get(lit)?.table ?? []).map((b, k) => [b, k]));
     c.textAlign = "center";
     c.textBaseline = "middle";
-    for (let b = 0; b < model.blocks; b++) {
+    for (let b = 0; b < this.shown; b++) {
       const x = (b % cols) * cell;
       const y = Math.floor(b / cols) * cell;
       const id = state.owner[b];
@@ -117,7 +134,7 @@ export class Pool {
     const tones = (this.tones?.bg === bg ? this.tones : (this.tones = { bg, full: new Map() })).full;
     const mine = lit === null ? null : new Set(state.live.get(lit)?.table ?? []);
     const side = px - Math.max(1, Math.round(scale));
-    for (let b = 0; b < model.blocks; b++) {
+    for (let b = 0; b < this.shown; b++) {
       const id = state.owner[b];
       let high = soft;
       let low = soft;
