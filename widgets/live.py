@@ -11,16 +11,18 @@ when its cell is run again, and when no page has shown it for a few seconds.)
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from minirt import MinirtError, Request, StepRecord, Trace
 from minirt.trace import Event
 
 from ._assets import check_lang, translate
-from ._link import Link
+from ._link import OVER, Link
 from ._payload import pack, plain
 
 _running: list[LiveRun] = []
@@ -104,13 +106,23 @@ class LiveRun(Link):
         self._do(end)
 
     def add(self, request: Request | str, max_new_tokens: int | None = None) -> None:
-        """Insert a request now; a string is a prompt. One that can't be served is named in the widget, the run goes on."""
-        tokens = max_new_tokens or self._options["max_new_tokens"]
+        """Insert a request now; a string is a prompt. One that can't be served is named in the widget, the run goes on.
+
+        max_new_tokens: instead of the request's own; for a string without it, the widget's. After stop() nothing is
+        added, and the widget says so.
+        """
+        late = translate(self.lang, "live.too_late")
+        if self._loop is None or self.status in OVER:
+            self._in_loop(lambda: setattr(self, "notice", late))
+            return
 
         def put() -> None:
+            if self._stopping:
+                self._why += f"\n{late}"
+                return
             self.notice = ""
             try:
-                made = request if isinstance(request, Request) else Request(prompt=request, max_new_tokens=tokens)
+                made = self._made(request, max_new_tokens)
                 new = self.engine.add(made)
                 self.notice = getattr(getattr(self.engine, "outputs", {}).get(new), "error", None) or ""
             except (MinirtError, ValueError, TypeError) as e:
@@ -121,12 +133,20 @@ class LiveRun(Link):
 
         self._do(put)
 
+    def _made(self, request: Request | str, max_new_tokens: int | None) -> Request:
+        if isinstance(request, Request):
+            return request if max_new_tokens is None else replace(request, max_new_tokens=max_new_tokens)
+        tokens = self._options["max_new_tokens"] if max_new_tokens is None else max_new_tokens
+        return Request(prompt=request, max_new_tokens=tokens)
+
     def abort(self, request_id: int) -> None:
         """End one request; its slot and blocks are free for the next."""
 
         def take_out() -> None:
             try:
-                self.engine.abort(request_id)
+                self.engine.abort(operator.index(request_id))  # a list would end the loop inside the engine
+            except TypeError:
+                self.notice = f"abort({request_id!r}): a request's id is a whole number, as 0."
             except MinirtError as e:
                 self.notice = str(e)
 

@@ -203,3 +203,26 @@ def test_its_text_form_is_stable_and_wrong_engines_are_named():
     assert data["text/plain"] == "LiveRun(policy=vllm, requests=3)" and "<img" in data["text/html"]
     with pytest.raises(TypeError, match="takes an engine"):
         LiveRun(3)
+
+
+@in_loop
+async def test_what_is_asked_wrongly_is_named_and_the_run_goes_on():
+    live = Recorded(engine(), requests(1, 200), pace=0.001)
+    await until(lambda: len(live.trace) > 2)
+    live.abort([0])  # type: ignore[arg-type]
+    await until(lambda: "abort([0])" in live.notice)
+    live.add(requests(1)[0], max_new_tokens=0)
+    await until(lambda: "max_new_tokens" in live.notice)
+    live.add("hi", max_new_tokens=0)
+    await until(lambda: "max_new_tokens" in live.notice)
+    assert live.status == "running"
+    live.add(requests(1, 10)[0], max_new_tokens=7)
+    await until(lambda: len(live.trace.requests) == 2)
+    assert list(live.trace.requests.values())[-1].max_new_tokens == 7
+    live.stop()
+    live.add(requests(1)[0])
+    await live
+    assert live.status == "stopped" and "没有再加入请求" in live.notice and len(live.trace.requests) == 2
+    live.notice = ""
+    live.add(requests(1)[0])
+    await until(lambda: "没有再加入请求" in live.notice)
