@@ -57,8 +57,8 @@ class Request:
     prompt: text (the model's chat template is applied where it has one), or prompt_ids: token ids
     taken as they are; exactly one of the two. max_new_tokens: at least 1. arrival: when it joins the
     queue, in the clock's unit (steps or seconds). priority: a whole number, lower is served first. temperature,
-    top_p, top_k, seed: see SamplingParams; a temperature below 1e-5 is greedy as 0 is; seed None is 0. stop: strings that end the answer; the text ends before
-    them (token_ids hold them).
+    top_p, top_k, seed: see SamplingParams; a temperature below 1e-5 is greedy as 0 is; seed None is 0. stop: strings
+    that end the answer; the text ends before them (token_ids hold them).
     name: a label for pictures. Raises RequestError on a value that can't be served.
     """
 

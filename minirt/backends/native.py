@@ -20,7 +20,6 @@ from ..model.cuda_graphs import graph_forward
 from ..model.fast_cpu import fast_forward
 from ..model.loading import LanguageModel
 from ..model.sampling import greedy, sample
-from ..request import GREEDY_BELOW
 from .base import BatchDecodeInput, ForwardBatch
 from .memory import free_bytes
 
@@ -74,7 +73,7 @@ class NativeBackend:
             else:
                 rows = [batch.seqs[i] for i in batch.sampled]
                 at = [batch.starts[i] + batch.counts[i] for i in batch.sampled]
-            if all(s.request.temperature < GREEDY_BELOW for s in rows):
+            if all(s.request.temperature == 0 for s in rows):
                 chosen = greedy(logits)
             else:
                 chosen = sample(logits, [s.request.sampling for s in rows], at)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+from ..errors import PolicyError
 from ..request import Sequence
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ class State:
     pool: BlockPool
     free_host_blocks: int = 0
     prefix_caching: bool = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(self, name):  # the engine's own numbers: plans are checked against them
+            raise PolicyError(f"state.{name} can't be set: a policy reads the state and changes nothing in it.")
+        object.__setattr__(self, name, value)
 
 
 class Admission(NamedTuple):

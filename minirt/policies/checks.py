@@ -7,9 +7,10 @@ numbers before anything has changed, and the engine can go on with a better plan
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from ..errors import PolicyError
+from ..errors import ConfigError, MinirtError, PolicyError
 from ..request import RequestState, Sequence
 from .base import State, StepPlan
 
@@ -24,6 +25,35 @@ _SHAPES: dict[str, tuple[str, tuple[type | tuple[type, ...], ...]]] = {
     "admit": ("Admission(seq, reserve)", (Sequence, (int, type(None)))),
     "prefill": ("Chunk(seq, n, padding)", (Sequence, int, int)),
 }
+
+
+def whole(name: str, value: Any, least: int, error: type[MinirtError] = ConfigError) -> int:
+    """value as Python's own int; raises `error` unless it is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise error(f"{name}={value!r} must be a whole number of at least {least}.")
+    return int(value)
+
+
+def count(name: str, value: Any) -> Any:
+    """A count of tokens or blocks that a policy hands to a Planner, or None. Raises PolicyError if it is no whole number."""
+    if value is None or type(value) is int:
+        return value
+    if not isinstance(value, Integral):
+        raise PolicyError(f"{name}={value!r} must be a whole number: tokens and blocks don't come in parts.")
+    return int(value)
+
+
+class Counted:
+    """An attribute of a Planner that only the Planner itself counts (under the same name with a _ before it)."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, planner: Any, owner: type | None = None) -> int:
+        return getattr(planner, "_" + self.name)  # type: ignore[no-any-return]
+
+    def __set__(self, planner: Any, value: object) -> None:
+        raise PolicyError(f"planner.{self.name} can't be set: it is counted from the state and from what is planned.")
 
 
 def check_shape(plan: Any) -> None:
@@ -62,7 +92,8 @@ def check_known(plan: StepPlan, state: State) -> None:
             if id(seq) not in homes and not (also_waiting and seq in state.waiting):
                 raise PolicyError(
                     f"plan.{name} names request {seq.id}, which {_where(seq)} and does not stand in this state. Take "
-                    "requests from the state of this very step; what an earlier one held may have ended since."
+                    "requests from the state of this very step (what an earlier one held may have ended since), and change "
+                    "nothing in them, such as their priority: the engine would not find them again."
                 )
 
     look("decode", plan.decode, running | swapped)

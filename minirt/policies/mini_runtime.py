@@ -7,8 +7,8 @@ error. Only an admission waits for blocks.
 
 from __future__ import annotations
 
-from ..errors import ConfigError
 from .base import State, StepPlan
+from .checks import whole
 from .planner import Planner
 
 MAX_TOKENS_PER_PREFILL_CHUNK = 1024
@@ -23,9 +23,9 @@ class MiniRuntimePolicy:
     def __init__(
         self, chunk: int = MAX_TOKENS_PER_PREFILL_CHUNK, step_budget: int = MAX_TOKENS_PER_PREFILL_STEP
     ) -> None:
-        if chunk < 1 or step_budget < 1:
-            raise ConfigError(f"chunk={chunk} and step_budget={step_budget} must be at least 1 token.")
-        self.chunk, self.step_budget = chunk, step_budget
+        # Tokens; anything else is a ConfigError.
+        self.chunk = whole("chunk", chunk, 1)
+        self.step_budget = whole("step_budget", step_budget, 1)
 
     def plan(self, state: State) -> StepPlan:
         p = Planner(state, mixed=False)

@@ -15,7 +15,7 @@ from ..errors import PolicyError
 from ..prefix import find_prefix
 from ..request import RequestState, Sequence
 from .base import Admission, Chunk, Preemption, State, StepPlan
-from .checks import check_fits, check_known, check_shape, two_steps
+from .checks import Counted, check_fits, check_known, check_shape, count, two_steps
 
 UNLIMITED = 1 << 60
 LISTS = ("refuse", "fail", "release", "preempt", "resume", "admit", "prefill", "decode", "wasted")
@@ -30,10 +30,10 @@ class Planner:
     def __init__(self, state: State, budget: int | None = None, mixed: bool = True) -> None:
         self.state = state
         self.plan = StepPlan(mixed=mixed, made_by=self)
-        self.free_blocks = state.free_blocks
-        self.free_slots = state.free_slots
-        self.free_host = state.free_host_blocks
-        self.budget = UNLIMITED if budget is None else budget
+        self._free_blocks = state.free_blocks
+        self._free_slots = state.free_slots
+        self._free_host = state.free_host_blocks
+        self.budget = budget
         self._bs = state.limits.block_size
         self._busy: set[int] = set()  # ids that already have a row, or lost their place, in this plan
         self._arriving: dict[int, tuple[int, int]] = {}  # admitted or resumed here -> tokens in the cache, blocks held
@@ -44,6 +44,17 @@ class Planner:
     def untouched(self, plan: StepPlan) -> bool:
         """Whether `plan` still holds just what this planner put there."""
         return plan is self.plan and all(getattr(plan, name) == getattr(self._made, name) for name in LISTS)
+
+    free_blocks, free_slots, free_host = Counted(), Counted(), Counted()  # the plan is trusted for these counts
+
+    @property
+    def budget(self) -> int:
+        """Token positions left; the policy may set it at any time."""
+        return self._budget
+
+    @budget.setter
+    def budget(self, tokens: int | None) -> None:
+        self._budget = UNLIMITED if tokens is None else count("budget", tokens)
 
     # -- rows -----------------------------------------------------------------------------------
     def decode(self, seq: Sequence) -> bool:
@@ -59,10 +70,10 @@ class Planner:
                 f"{len(seq.tokens)} tokens are still to be prefilled."
             )
         need = 1 if seq.num_computed >= held * self._bs else 0
-        if need > self.free_blocks or self.budget < 1:
+        if need > self._free_blocks or self._budget < 1:
             return False
-        self.free_blocks -= need
-        self.budget -= 1
+        self._free_blocks -= need
+        self._budget -= 1
         self._busy.add(seq.id)
         self.plan.decode.append(seq)
         self._made.decode.append(seq)
@@ -71,23 +82,24 @@ class Planner:
     def prefill(self, seq: Sequence, n: int | None = None, padding: int = 0) -> int:
         """Up to n more prompt tokens of a prefilling request (None = all). How many fit the budget; 0 if no block."""
         self._not_yet_in(seq)
+        n, padding = count("n", n), count("padding", padding)
         if seq.state is RequestState.PREFILLING and seq.table is not None:
             start, held = seq.num_computed, len(seq.table.blocks)
         elif seq.id in self._arriving and (seq.state is RequestState.WAITING or seq.remaining > 1):
             start, held = self._arriving[seq.id]
         else:
             raise PolicyError(f"request {seq.id} can't prefill: it is {seq.state.value}, and was not admitted.")
-        if padding < 0:
+        if padding is None or padding < 0:
             raise PolicyError(f"request {seq.id} is to be padded by {padding} positions; it must be 0 or more.")
         left = len(seq.tokens) - start
-        n = min(left if n is None else n, left, self.budget)
+        n = min(left if n is None else n, left, self._budget)
         if n < 1:
             return 0
         need = max(0, -(-(start + n) // self._bs) - held)
-        if need > self.free_blocks:
+        if need > self._free_blocks:
             return 0
-        self.free_blocks -= need
-        self.budget -= n
+        self._free_blocks -= need
+        self._budget -= n
         self._busy.add(seq.id)
         self._put("prefill", Chunk(seq, n, padding))
         return n
@@ -104,8 +116,9 @@ class Planner:
         self._not_yet_in(seq, arriving=True)
         if seq.state is not RequestState.WAITING:
             raise PolicyError(f"request {seq.id} can't be admitted: it is {seq.state.value}, not waiting.")
+        chunk, keep, padding = count("chunk", chunk), count("keep", keep) or 0, count("padding", padding) or 0
         wants_row = chunk is None or chunk > 0
-        if self.free_slots < 1 or (wants_row and self.budget < 1):
+        if self._free_slots < 1 or (wants_row and self._budget < 1):
             return False
         if reserve is not None:
             return self._admit_reserved(seq, chunk, reserve, keep, padding)
@@ -113,16 +126,16 @@ class Planner:
         if self._free_map is not None:  # what a run was promised can't be hit
             hits = list(takewhile(lambda b: self._refs(b) or self.free_map()[b], hits))
         cached = len(hits) * self._bs
-        n = min(UNLIMITED if chunk is None else chunk, len(seq.tokens) - cached, self.budget)
+        n = min(UNLIMITED if chunk is None else chunk, len(seq.tokens) - cached, self._budget)
         revived = sum(1 for b in hits if self._refs(b) == 0)
         need = -(-(cached + n) // self._bs) - len(hits)
-        if self.free_blocks - need - revived < keep:
+        if self._free_blocks - need - revived < keep:
             return False
         for b in hits:
             self._delta[b] = self._delta.get(b, 0) + 1
             if self._free_map is not None:
                 self._free_map[b] = 0
-        self.free_blocks -= revived
+        self._free_blocks -= revived
         self._enter(seq, cached, len(hits))
         self._put("admit", Admission(seq))
         if wants_row:
@@ -141,11 +154,11 @@ class Planner:
             raise PolicyError(f"request {seq.id} reserves {reserve} tokens; none can grow beyond {longest}. Reserve that.")
         need = -(-reserve // self._bs)
         start = self.free_map().find(b"\x01" * need)
-        if self.free_blocks - need < keep or start < 0:
+        if self._free_blocks - need < keep or start < 0:
             self.plan.blocked_need = self.plan.blocked_need or need
             return False
         self.free_map()[start : start + need] = bytes(need)
-        self.free_blocks -= need
+        self._free_blocks -= need
         self._enter(seq, 0, need)
         self._put("admit", Admission(seq, reserve))
         if chunk is None or chunk > 0:
@@ -153,21 +166,22 @@ class Planner:
         return True
 
     def _enter(self, seq: Sequence, cached: int, blocks: int) -> None:
-        self.free_slots -= 1
+        self._free_slots -= 1
         self._arriving[seq.id] = (cached, blocks)
 
     def resume(self, seq: Sequence, keep: int = 0) -> bool:
         """Bring a swapped request's KV back from host memory into a free slot; it may have a row in this step."""
         self._not_yet_in(seq, arriving=True)
+        keep = count("keep", keep) or 0
         if seq.state is not RequestState.SWAPPED:
             raise PolicyError(f"request {seq.id} can't be resumed: it is {seq.state.value}, not swapped out.")
         for admission in self.plan.admit:
             if admission.reserve is not None:
                 raise two_steps(admission.seq, seq)
-        if self.free_slots < 1 or self.free_blocks - seq.num_swapped < keep:
+        if self._free_slots < 1 or self._free_blocks - seq.num_swapped < keep:
             return False
-        self.free_blocks -= seq.num_swapped
-        self.free_host += seq.num_swapped
+        self._free_blocks -= seq.num_swapped
+        self._free_host += seq.num_swapped
         self._enter(seq, seq.num_computed, seq.num_swapped)
         self._put("resume", seq)
         return True
@@ -180,9 +194,9 @@ class Planner:
         self._must_be_resident(seq, "preempted")
         blocks = 0 if seq.table is None else len(seq.table.blocks)
         if how == "swap":
-            if blocks > self.free_host:
+            if blocks > self._free_host:
                 return False
-            self.free_host -= blocks
+            self._free_host -= blocks
         self._leave(seq)
         self._put("preempt", Preemption(seq, how))
         return True
@@ -198,6 +212,7 @@ class Planner:
     def fail(self, seq: Sequence, why: str) -> None:
         """End a resident request that can't go on."""
         self._must_be_resident(seq, "failed")
+        self._must_say(why, "failed")
         self._leave(seq)
         self._put("fail", (seq, why))
 
@@ -206,6 +221,7 @@ class Planner:
         self._not_yet_in(seq, arriving=True)
         if seq.state is not RequestState.WAITING:
             raise PolicyError(f"request {seq.id} can't be refused: it is {seq.state.value}, not waiting.")
+        self._must_say(why, "refused")
         self._busy.add(seq.id)
         self._put("refuse", (seq, why))
 
@@ -231,6 +247,10 @@ class Planner:
                 f"request {seq.id} stands twice in one plan: it has one row a step, and none when it leaves its slot."
             )
 
+    def _must_say(self, why: object, what: str) -> None:
+        if not isinstance(why, str):
+            raise PolicyError(f"a request is {what} with why={why!r}; it must be a string, for the caller to read.")
+
     def _must_be_resident(self, seq: Sequence, what: str) -> None:
         self._not_yet_in(seq, arriving=True)
         if seq.state not in (RequestState.RUNNING, RequestState.PREFILLING):
@@ -238,11 +258,11 @@ class Planner:
 
     def _leave(self, seq: Sequence) -> None:
         self._busy.add(seq.id)
-        self.free_slots += 1
+        self._free_slots += 1
         for b in seq.table.blocks if seq.table is not None else ():
             self._delta[b] = self._delta.get(b, 0) - 1
             if self._refs(b) == 0:
-                self.free_blocks += 1
+                self._free_blocks += 1
                 if self._free_map is not None:
                     self._free_map[b] = 1
 
@@ -267,6 +287,10 @@ def validate(plan: StepPlan, state: State) -> None:
         raise PolicyError(f"plan() must return a StepPlan, not {type(plan).__name__}. Did it forget `return p.plan`?")
     if plan.wait_until is not None and not isinstance(plan.wait_until, (int, float)):
         raise PolicyError(f"plan.wait_until={plan.wait_until!r} must be a time in the clock's unit, or None.")
+    if plan.made_by is not None and not isinstance(plan.made_by, Planner):
+        raise PolicyError(f"plan.made_by={plan.made_by!r} must be the Planner that built the plan, or None.")
+    if type(plan.blocked_need) is not int or plan.blocked_need < 0:
+        raise PolicyError(f"plan.blocked_need={plan.blocked_need!r} must be a whole number of blocks, 0 or more.")
     if plan.made_by is not None and plan.made_by.state is state and plan.made_by.untouched(plan):
         return check_known(plan, state)
     check_shape(plan)

@@ -23,8 +23,8 @@ class StaticPolicy:
     returns_together = True
 
     def __init__(self, max_wait: float | None = None) -> None:
-        if max_wait is not None and not max_wait >= 0:
-            raise ConfigError(f"max_wait={max_wait} must be 0 or more, or None.")
+        if max_wait is not None and not (isinstance(max_wait, (int, float)) and max_wait >= 0):
+            raise ConfigError(f"max_wait={max_wait!r} must be 0 or more, or None.")
         self.max_wait = max_wait
 
     def plan(self, state: State) -> StepPlan:

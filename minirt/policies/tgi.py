@@ -8,9 +8,12 @@ was 1.2 in its first versions). Later versions page and chunk; this is the sched
 
 from __future__ import annotations
 
+import math
+
 from ..errors import ConfigError
 from ..request import Sequence
 from .base import State, StepPlan
+from .checks import whole
 from .planner import Planner
 
 
@@ -29,12 +32,13 @@ class TgiPolicy:
         max_batch_prefill_tokens: int = 4096,
         max_batch_total_tokens: int | None = None,
     ) -> None:
-        if not waiting_served_ratio >= 0 or max_waiting_tokens < 1:
-            raise ConfigError(f"{waiting_served_ratio=} must be 0 or more and {max_waiting_tokens=} at least 1.")
-        if max_batch_prefill_tokens < 1 or (max_batch_total_tokens is not None and max_batch_total_tokens < 1):
-            raise ConfigError(f"{max_batch_prefill_tokens=} and {max_batch_total_tokens=} must be at least 1 token.")
-        self.waiting_served_ratio, self.max_waiting_tokens = waiting_served_ratio, max_waiting_tokens
-        self.max_batch_prefill_tokens, self.max_batch_total_tokens = max_batch_prefill_tokens, max_batch_total_tokens
+        if not isinstance(waiting_served_ratio, (int, float)) or not 0 <= waiting_served_ratio < math.inf:
+            raise ConfigError(f"{waiting_served_ratio=} must be a number, 0 or more, and finite.")
+        total = max_batch_total_tokens
+        self.waiting_served_ratio = waiting_served_ratio
+        self.max_waiting_tokens = whole("max_waiting_tokens", max_waiting_tokens, 1)
+        self.max_batch_prefill_tokens = whole("max_batch_prefill_tokens", max_batch_prefill_tokens, 1)
+        self.max_batch_total_tokens = None if total is None else whole("max_batch_total_tokens", total, 1)
         self._last_prefill = 0  # the step of it
 
     def plan(self, state: State) -> StepPlan:

@@ -15,6 +15,7 @@ from typing import Literal
 from ..errors import ConfigError
 from ..request import RequestState, Sequence
 from .base import State, StepPlan
+from .checks import whole
 from .planner import Planner
 
 
@@ -35,13 +36,11 @@ class VllmPolicy:
         enable_chunked_prefill: bool = True,
         prefix_caching: bool = False,
     ) -> None:
-        if max_num_batched_tokens < 1:
-            raise ConfigError(f"max_num_batched_tokens={max_num_batched_tokens} must be at least 1.")
         if preemption not in ("recompute", "swap"):
             raise ConfigError(f'preemption={preemption!r} must be "recompute" or "swap".')
-        if not 0 <= watermark < 1:
-            raise ConfigError(f"watermark={watermark} is a share of the blocks: at least 0 and below 1.")
-        self.max_num_batched_tokens = max_num_batched_tokens
+        if not isinstance(watermark, (int, float)) or not 0 <= watermark < 1:
+            raise ConfigError(f"watermark={watermark!r} is a share of the blocks: at least 0 and below 1.")
+        self.max_num_batched_tokens = whole("max_num_batched_tokens", max_num_batched_tokens, 1)
         self.preemption: Literal["recompute", "swap"] = preemption
         self.watermark = watermark
         self.enable_chunked_prefill = enable_chunked_prefill

@@ -156,7 +156,7 @@ def test_a_static_batch_reserves_no_more_than_the_model_serves() -> None:
         ({"policy": "vlm"}, "unknown policy 'vlm'; known are 'static'"),
         ({"policy": "fcfs"}, "'mini-runtime', 'vllm'"),
         ({"policy": object()}, "object is not a policy: it needs a method plan(state)"),
-        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens=0 must be at least 1"),
+        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens=0 must be a whole number of at least 1"),
         ({"no_such_option": 1}, "no option 'no_such_option'"),
         ({"preemption": "drop"}, 'must be "recompute" or "swap"'),
     ],

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from minirt import Engine, Request
+from minirt import ConfigError, Engine, Planner, PolicyError, Request, StepPlan
 from minirt.model.sampling import sample
+from minirt.policies import make_policy
+from minirt.policies.base import State
 from minirt.request import SamplingParams
 from tests.fake_backend import FakeBackend, expected
 
@@ -46,3 +50,75 @@ class Eraser:
 def test_a_proposer_can_not_change_a_request() -> None:
     run = Engine(FakeBackend(), speculation=Eraser(), **SIZES).run(asked())
     assert [o.token_ids for o in run.outputs] == [expected(list(r.prompt_ids or ()), 4, True) for r in asked()]
+
+
+# -- a policy that helps itself ---------------------------------------------------------------------
+class Greedy:
+    """Plans like `vllm`, after (or before) it has spoilt something."""
+
+    name = "greedy"
+
+    def __init__(self, spoil: Callable[[State, Planner], Any]) -> None:
+        self.spoil = spoil
+
+    def plan(self, state: State) -> StepPlan:
+        p = Planner(state)
+        self.spoil(state, p)
+        for seq in state.running:
+            p.decode(seq)
+        for seq in state.waiting:
+            p.admit(seq)
+        return p.plan
+
+
+def _set(*names: str, to: Any) -> Callable[[State, Planner], Any]:
+    def spoil(state: State, p: Planner) -> None:
+        owner: Any = {"state": state, "p": p, "plan": p.plan}[names[0]]
+        setattr(owner, names[1], to)
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (_set("p", "free_slots", to=99), "free_slots can't be set"),
+        (_set("p", "free_blocks", to=99), "free_blocks can't be set"),
+        (_set("p", "budget", to=2.5), "budget=2.5 must be a whole number"),
+        (_set("state", "free_slots", to=10**6), "state.free_slots can't be set"),
+        (_set("state", "free_blocks", to=10**6), "state.free_blocks can't be set"),
+        (_set("plan", "made_by", to="x"), "made_by='x'"),
+        (_set("plan", "blocked_need", to="x"), "blocked_need='x'"),
+        (lambda state, p: p.admit(next(iter(state.waiting)), chunk=2.5), "chunk=2.5"),
+        (lambda state, p: p.admit(next(iter(state.waiting)), padding=1.5), "padding=1.5"),
+        (lambda state, p: p.admit(next(iter(state.waiting)), keep=math.nan), "keep=nan"),
+        (lambda state, p: p.refuse(next(iter(state.waiting)), object()), "must be a string"),
+        (lambda state, p: setattr(next(iter(state.waiting)), "priority", 3), "change nothing in them"),
+    ],
+)
+def test_counters_are_the_engines(spoil: Callable[[State, Planner], Any], said: str) -> None:
+    engine = Engine(FakeBackend(), Greedy(spoil), **SIZES)
+    with pytest.raises(PolicyError, match=said):
+        engine.run(asked())
+    assert engine.pool.num_free == SIZES["num_blocks"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        ("vllm", {"max_num_batched_tokens": 2.5}),
+        ("vllm", {"max_num_batched_tokens": True}),
+        ("vllm", {"watermark": "x"}),
+        ("mini-runtime", {"chunk": 4.5}),
+        ("mini-runtime", {"chunk": math.nan}),
+        ("mini-runtime", {"step_budget": "8"}),
+        ("tgi", {"waiting_served_ratio": math.inf}),
+        ("tgi", {"max_waiting_tokens": 1.5}),
+        ("tgi", {"max_batch_prefill_tokens": 1.5}),
+        ("tgi", {"max_batch_total_tokens": math.nan}),
+        ("static", {"max_wait": "soon"}),
+    ],
+)
+def test_options_of_policies_are_whole_numbers(policy: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        make_policy(policy, **options)

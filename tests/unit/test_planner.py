@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -449,7 +450,7 @@ def test_planning_reads_the_queue_only_as_far_as_it_admits() -> None:
 
             eng._wake_up()
             state = eng._state(0.0)
-            state.waiting = Spy(eng.waiting)
+            state = dataclasses.replace(state, waiting=Spy(eng.waiting))
             eng.policy.plan(state)
             seen.append(count)
         assert seen[0] == seen[1] <= SLOTS + 1, f"{policy}: {seen}"
