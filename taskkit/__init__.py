@@ -103,6 +103,10 @@ def progress(chapter: str | None = None) -> Card:
 def reset(what: str = "") -> Card:
     """Forget what is known of a task ("01.3"), of a chapter ("01"), or of everything."""
     mine = [t for ch in chapters() for t in tasks_of(ch) if not what or what in (t.id, ch)]
+    if not mine:
+        near = difflib.get_close_matches(str(what), [t.id for ch in chapters() for t in tasks_of(ch)] + chapters(), 1)
+        hint = f" {near[0]}?" if near else ""
+        raise TaskError(f"reset({what!r}): there is no such task or chapter; chapters: {', '.join(chapters())}.{hint}")
     for t in mine:
         t.forget()
     n = store().clear([t.id for t in mine])

@@ -23,7 +23,7 @@ class Free(Task):
     _good = "noted"
 
     def _judge(self, answer: Any, *more: Any) -> dict[str, Any] | None:
-        words = re.sub(r"\s+", "", str(answer))
+        words = re.sub(r"\s+", "", answer) if isinstance(answer, str) else ""
         if len(words) < LEAST:
             raise Wrong("too_short")
         question = re.sub(r"[\s*`$]+", "", self.text.question)

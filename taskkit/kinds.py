@@ -130,7 +130,7 @@ class Derive(Task):
         self.value, self.unit, self.rel, self.slips = value, unit, rel, slips or {}
 
     def _judge(self, answer: Any, *more: Any) -> dict[str, Any] | None:
-        got = parse(answer if not more else f"{answer} {more[0]}", self.unit)
+        got = parse(answer if not more else f"{_text(answer)} {more[0]}", self.unit)
         truth = float(self.value())
         if self._near(got, truth):
             return {"value": truth}
@@ -160,7 +160,7 @@ class Choice(Task):
 
     def _judge(self, answer: Any, *more: Any) -> dict[str, Any] | None:
         options = self.text.options
-        picked = "".join(sorted({c for c in str(answer).upper() if c.isalnum()}))
+        picked = "".join(sorted({c for c in _text(answer).upper() if c.isalnum()}))
         if not picked or set(picked) - set(options):
             raise Wrong("not_an_option", [("got", answer)], options="、".join(options))
         for c in picked:
@@ -220,7 +220,7 @@ class Predict(Task):
     def _judge(self, answer: Any, *more: Any) -> dict[str, Any] | None:
         truth, options = self.truth(), self.text.options
         if options:
-            key = str(answer).strip()[:1].upper()
+            key = _text(answer).strip()[:1].upper()
             if key not in options:
                 raise Wrong("not_an_option", [("got", answer)], options="、".join(options))
             if key != truth:
@@ -243,7 +243,7 @@ class Predict(Task):
         self.prediction = None
 
     def _remember(self, verdict: Verdict, answer: Any) -> None:
-        if verdict.status == "unanswered" or verdict.code in ("not_an_option", "not_a_number"):
+        if verdict.status == "unanswered" or verdict.code in ("not_an_option", "not_a_number", "not_finite", "comma"):
             return
         guess = self._default() if answer is None or answer is ... else answer
         guess = guess[:1] if self.text.options else guess
@@ -270,6 +270,15 @@ class _Call(Plain):
     def __new__(cls, fn: Callable[..., Any], args: tuple[Any, ...]) -> _Call:
         names = list(inspect.signature(fn).parameters)
         return super().__new__(cls, ", ".join(f"{n}={short(a, 120)}" for n, a in zip(names, args)))
+
+
+def _text(answer: Any) -> str:
+    """str(answer), or nothing where it has none."""
+    try:
+        return str(answer)
+    except Exception:
+        return ""
+
 
 def _printed(out: Outcome) -> list[tuple[str, Any]]:
     from .task import short_text

@@ -18,11 +18,30 @@ from typing import Any
 
 FILE = ".progress.json"
 VERSION = 1
+STATES = ("solved", "wrong", "noted", "seen")
 
 
 def is_fresh() -> bool:
     """Whether progress is to be neither read nor written."""
     return bool(os.environ.get("TASKKIT_FRESH") or os.environ.get("PYTEST_VERSION"))
+
+
+def is_entry(entry: dict[str, Any]) -> bool:
+    """Whether what a file says of a task is what this module writes; another shape counts as nothing."""
+    counts = [entry.get("tries", 0), entry.get("hints", 0)]
+    words = [entry.get("answer", 0), entry.get("guess", 0)]
+    return (
+        entry.get("state", "wrong") in STATES
+        and all(type(n) is int and n >= 0 for n in counts)
+        and all(isinstance(w, (str, int, float)) for w in words)
+    )
+
+
+def keepable(value: Any) -> Any:
+    """What JSON in UTF-8 can hold: no half surrogate pairs, no int of thousands of digits."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    return f"2^{value.bit_length()}" if isinstance(value, int) and value.bit_length() > 1024 else value
 
 
 class Store:
@@ -49,7 +68,7 @@ class Store:
         old = self._tasks.get(task_id, {})
         if old.get("state") == "solved":
             values.pop("state", None)
-        self._tasks[task_id] = {**old, **values}
+        self._tasks[task_id] = {**old, **{k: keepable(v) for k, v in values.items()}}
         self._write()
 
     def clear(self, task_ids: Iterable[str]) -> int:
@@ -65,7 +84,7 @@ class Store:
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
             tasks = data["tasks"]
-            return {str(k): dict(v) for k, v in tasks.items()}
+            return {str(k): dict(v) for k, v in tasks.items() if is_entry(dict(v))}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
             # Nothing a learner wrote is in there that can't be had again by running the cell: start anew, keep the old.
             self.problem = type(e).__name__

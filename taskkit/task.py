@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from . import view
-from .guard import Outcome, call, is_empty
+from .guard import Outcome, call, is_empty, where
 from .store import Store
 from .texts import Text, fill, say, text_of
 from .verdict import Stopped, TaskError, Unanswered, Verdict, Wrong
@@ -173,6 +173,10 @@ class Task:
             things = self._card(Verdict(self.id, "wrong", w.code, words, _rows(w.rows)))
         except Stopped as s:
             things = self._card(self._stopped(s.outcome))
+        except Exception as e:  # what came back is of a shape that no picture can be made of
+            at, source = where(e)
+            rows = [("error", Plain(f"{type(e).__name__}: {e}")), *([("line", Plain(f"{at}: {source}"))] if at else [])]
+            things = self._card(Verdict(self.id, "wrong", "show.failed", say("show.failed"), _rows(rows)))
         for thing in things if isinstance(things, list) else [things]:
             display(thing)
 

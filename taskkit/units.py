@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import unicodedata
 from numbers import Real
 from typing import Any
 
@@ -26,16 +28,16 @@ def parse(answer: Any, unit: str) -> float:
     if hasattr(answer, "item") and not isinstance(answer, (str, Real)):
         answer = answer.item() if getattr(answer, "size", 1) in (1,) or callable(getattr(answer, "size", 1)) else answer
     if isinstance(answer, Real) and not isinstance(answer, bool):
-        value = float(answer)
-        if value != value:
-            raise Wrong("not_a_number", type="NaN")
-        return value
+        return _finite(answer)
     if not isinstance(answer, str):
         raise Wrong("not_a_number", type=type(answer).__name__)
-    found = re.fullmatch(r"\s*([-+]?[\d,_]*\.?\d+(?:[eE][-+]?\d+)?)\s*(.*?)\s*", answer)
+    found = re.fullmatch(r"\s*([-+]?[\d,_]*\.?\d+(?:[eE][-+]?\d+)?)\s*(.*?)\s*", _half_width(answer))
     if not found:
         raise Wrong("not_a_number", [("got", answer)], type=repr(answer))
-    value, given = float(found[1].replace(",", "").replace("_", "")), found[2]
+    whole = re.split(r"[.eE]", found[1])[0]
+    if "," in whole and not re.fullmatch(r"[-+]?\d+(,\d{3})+", whole):
+        raise Wrong("comma", [("got", answer)], number=found[1])
+    value, given = _finite(found[1].replace(",", "").replace("_", "")), found[2]
     if not given:
         return value
     if given not in UNITS:
@@ -45,3 +47,26 @@ def parse(answer: Any, unit: str) -> float:
     if what != wanted_what:
         raise Wrong("unit_dimension", unit=given, wanted=unit or "1")
     return value * size / wanted_size
+
+
+def _finite(number: Any) -> float:
+    """As a float. Raises Wrong for NaN, and for what is beyond every float."""
+    try:
+        value = float(number)
+    except OverflowError:
+        value = math.inf
+    if math.isnan(value):
+        raise Wrong("not_a_number", type="NaN")
+    if math.isinf(value):
+        raise Wrong("not_finite")
+    return value
+
+
+def _half_width(text: str) -> str:
+    """Full-width digits, signs and letters, as a Chinese input method types them, as ASCII. 10² is not read as 102."""
+
+    def one(c: str) -> str:
+        kind = unicodedata.decomposition(c).split(" ")[0]
+        return unicodedata.normalize("NFKC", c) if kind in ("<wide>", "<narrow>", "<noBreak>", "<compat>") else c
+
+    return "".join(map(one, text)).replace("\u2212", "-")

@@ -42,13 +42,13 @@ class Card:
 
     def __repr__(self) -> str:
         first = " · ".join(x for x in (self.head, self.tag, self.dim) if x)
-        return f"{first}\n{self.body}{self.tail}".rstrip()
+        return encodable(f"{first}\n{self.body}{self.tail}".rstrip())
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         dim = f'<span class="tk-dim">{escape(self.dim)}</span>' if self.dim else ""
         head = f'<b>{inline(self.head)}</b> <span class="tk-tag">{escape(self.tag)}</span> {dim}'
         html = f'<style>{CSS}</style><div class="tk tk-{self.status}"><div class="tk-head">{head}</div>'
-        return {"text/plain": repr(self), "text/html": f"{html}{markup(self.body)}{self.raw}</div>"}
+        return {"text/plain": repr(self), "text/html": encodable(f"{html}{markup(self.body)}{self.raw}</div>")}
 
 
 def display(thing: Any) -> None:
@@ -138,11 +138,25 @@ class Plain(str):
 
 def short(value: Any, limit: int = 240) -> str:
     """A value in a line: floats rounded, long things cut in the middle."""
-    text = _words(value)
+    text = encodable(_words(value))
     return text if len(text) <= limit else f"{text[: limit * 2 // 3]} … {text[-limit // 4 :]}"
 
 
+def encodable(text: str) -> str:
+    """Half of a surrogate pair can be neither printed nor sent to a page: it becomes \\ud83d."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def _words(value: Any) -> str:
+    try:
+        return _repr(value)
+    except Exception as e:  # a learner's own __repr__, or an int of more digits than Python writes out
+        if isinstance(value, int):
+            return f"{'-' * (value < 0)}10^{int(value.bit_length() * math.log10(2))}"
+        return f"<{type(value).__name__}, repr: {type(e).__name__}>"
+
+
+def _repr(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if hasattr(value, "shape") and hasattr(value, "tolist"):

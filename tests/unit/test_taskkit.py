@@ -154,7 +154,8 @@ def test_what_counts_as_not_written_yet() -> None:
 @pytest.mark.parametrize(
     "answer, unit, value",
     [(12.5, "MB", 12.5), ("12.5", "MB", 12.5), ("12.5 GB", "MB", 12500), ("1 MiB", "MB", 1.048576), ("26%", "%", 26),
-     ("1,024 B", "kB", 1.024), ("1e3 us", "ms", 1), (".5 s", "ms", 500), (True + 0.0, "", 1.0)],
+     ("1,024 B", "kB", 1.024), ("1e3 us", "ms", 1), (".5 s", "ms", 500),
+     ("26.2％", "%", 26.2), ("２６．２ ＭＢ", "MB", 26.2), ("1，024.5", "", 1024.5), ("−3", "", -3), (True + 0.0, "", 1.0)],
 )  # fmt: skip
 def test_numbers_with_units(answer: Any, unit: str, value: float) -> None:
     assert parse(answer, unit) == pytest.approx(value)
@@ -163,7 +164,9 @@ def test_numbers_with_units(answer: Any, unit: str, value: float) -> None:
 @pytest.mark.parametrize(
     "answer, code",
     [("x", "not_a_number"), ([1], "not_a_number"), (True, "not_a_number"), (float("nan"), "not_a_number"),
-     ("5 furlongs", "unit_unknown"), ("5 s", "unit_dimension")],
+     ("5 furlongs", "unit_unknown"), ("26,17", "comma"), ("26,1745 MB", "comma"), ("1,,024", "comma"),
+     ("10²", "unit_unknown"), (10**400, "not_finite"), (-float("inf"), "not_finite"), ("1e999", "not_finite"),
+     ("5 s", "unit_dimension")],
 )  # fmt: skip
 def test_what_is_no_number(answer: Any, code: str) -> None:
     with pytest.raises(Wrong) as e:
@@ -262,6 +265,9 @@ def test_progress_and_reset(store: Store, capsys: pytest.CaptureFixture[str]) ->
     assert store.get("04.1") == {} and store.get("04.10") != {}
     taskkit.reset("01")
     assert store.get("01.4") == {} and store.get("04.10") != {}
+    for unknown in ("1", "zz", "01.99"):
+        with pytest.raises(TaskError, match=f"'{unknown}'.*chapters"):
+            taskkit.reset(unknown)
     taskkit.reset()
     assert store.get("04.10") == {}
 
@@ -369,3 +375,52 @@ def test_fill_leaves_other_braces() -> None:
 def test_short() -> None:
     assert view.short([1.23456789, (2,), {"k": None}]) == "[1.23457, (2,), {'k': None}]"
     assert len(view.short(list(range(1000)))) < 260
+
+
+# -- odd answers -----------------------------------------------------------------------------------
+
+
+class Mute:
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    "task_id, fn",
+    [("01.5", lambda n, b: []), ("01.5", lambda n, b: [0] * 8), ("01.5", lambda n, b: ["x"]),
+     ("03.5", lambda *a: -1), ("02.4", lambda *a: "x"), ("04.4", lambda *a: []), ("04.4", lambda *a: Mute())],
+)  # fmt: skip
+def test_show_never_raises(task_id: str, fn: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    taskkit.task(task_id).show(fn)
+    assert capsys.readouterr().out.strip()
+
+
+ODD = {
+    "surrogate": "\ud83d", "huge": 10**5000, "-huge": -(10**5000), "mute": Mute(), "returns mute": lambda *a: Mute(),
+    "returns huge": lambda *a: 10**5000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("task_id", ["01.1", "01.4", "01.5", "04.4", "04.10"])
+def test_odd_answers_are_wrong_and_end_in_a_card(
+    task_id: str, answer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taskkit.use(Store(tmp_path / FILE))
+    taskkit.task(task_id).check(answer)
+    capsys.readouterr().out.encode("utf-8")
+    assert taskkit.task(task_id).judge(answer).status == "wrong"
+    assert not Store(tmp_path / FILE).problem
+
+
+def test_entries_of_another_shape_count_as_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = {"state": "solved", "tries": 2}
+    entries = {"01.1": {"tries": "x", "hints": "y", "state": 5}, "01.2": {"state": []}, "01.4": good}
+    (tmp_path / FILE).write_text(json.dumps({"tasks": entries}), encoding="utf-8")
+    kept = Store(tmp_path / FILE)
+    assert kept.get("01.1") == {} and kept.get("01.2") == {} and kept.get("01.4") == good
+    taskkit.use(kept)
+    taskkit.progress("01")
+    taskkit.task("01.1").hint()
+    taskkit.task("01.1").check("x")
+    assert kept.get("01.1") == {"hints": 1, "state": "wrong", "tries": 1, "answer": "x"}
