@@ -141,7 +141,7 @@ class PolicyLab(Card):
         maker = minirt.POLICIES.get(policy) if isinstance(policy, str) else policy if isinstance(policy, type) else None
         self._options = {}
         if maker is not None:
-            hints = typing.get_type_hints(maker.__init__)  # type: ignore[misc]
+            hints = _hints(maker)
             for name, parameter in inspect.signature(maker).parameters.items():
                 control = _control(name, parameter.default, hints.get(name))
                 if control is not None:
@@ -182,7 +182,7 @@ class PolicyLab(Card):
         except Exception as e:  # a policy of the learner's own may raise anything; the lab goes on with the run before
             self._error.show(f'<div class="mrt-error">{escape(f"{type(e).__name__}: {e}")}</div>')
             return
-        self._error.show("")
+        self._error.show(self._refused(run))
         self.before, self.run = self.run, run
         self._table.show(self._metrics())
         if self.player is None:
@@ -190,6 +190,14 @@ class PolicyLab(Card):
             self._stage.children = (self.player,)
         else:
             self.player.show(run)
+
+    def _refused(self, run: minirt.Run) -> str:
+        """What was wrong with requests that the engine refused, where that is more than the run's own story."""
+        errors = [out.error for out in run.outputs if out.finish_reason == "rejected" and out.error]
+        if not errors or (self.workload.value != "given" and len(errors) < len(run.outputs)):
+            return ""
+        head = self._t("refused", n=len(errors), all=len(run.outputs))
+        return f'<div class="mrt-error">{escape(f"{head}{errors[0]}")}</div>'
 
     def _metrics(self) -> str:
         assert self.run is not None
@@ -232,6 +240,14 @@ def _write(value: float, form: str) -> str:
     return "–" if isinstance(value, float) and math.isnan(value) else format(value, form)
 
 
+def _hints(maker: type) -> dict[str, Any]:
+    """The constructor's annotations; where a name in one can't be found, none: the defaults still say enough."""
+    try:
+        return typing.get_type_hints(maker.__init__)  # type: ignore[misc]
+    except Exception:  # annotations are a learner's code, and evaluating them may raise anything
+        return {}
+
+
 def _control(name: str, default: Any, hint: Any) -> w.Widget | None:
     look: dict[str, Any] = {
         "description": name,
@@ -239,12 +255,13 @@ def _control(name: str, default: Any, hint: Any) -> w.Widget | None:
         "style": {"description_width": "184px"},
     }
     choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
-    if choices:
+    if choices and default is not inspect.Parameter.empty:
+        choices = choices if default in choices else (default, *choices)
         return w.Dropdown(options=choices, value=default, **look)
     if isinstance(default, bool):
         return w.Checkbox(value=default, indent=False, description=name, layout=look["layout"])
     if isinstance(default, int):
-        return w.BoundedIntText(value=default, min=0, max=1_000_000, **look)
-    if isinstance(default, float):
-        return w.BoundedFloatText(value=default, min=0, max=1e6, step=0.01, **look)
+        return w.IntText(value=default, **look)  # no bounds: they would change a default outside them
+    if isinstance(default, float) and math.isfinite(default):
+        return w.FloatText(value=default, step=0.01, **look)
     return None

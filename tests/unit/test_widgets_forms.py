@@ -115,3 +115,25 @@ def test_own_model_and_hardware_join_the_list():
     shape = roofline.MODELS["Qwen2.5-0.5B"].but(name="mine", layers=12)
     explorer = widgets.RooflineExplorer(shape, roofline.HARDWARE["H200"])
     assert explorer.model.value is shape
+
+
+class Weighted(OneAtATime):
+    """Defaults outside any usual bounds, and an annotation that names nothing."""
+
+    seen: dict[str, float] = {}
+
+    def __init__(self, weight: float = -0.5, budget: int = 2_000_000, other: Missing = 3):  # type: ignore[name-defined]  # noqa: F821
+        self.seen.update(weight=weight, budget=budget, other=other)
+
+
+def test_lab_leaves_the_defaults_of_a_policy_alone():
+    lab = widgets.PolicyLab(Weighted, requests=workloads.make_requests(2, 8, 4))
+    assert lab.run is not None and Weighted.seen == {"weight": -0.5, "budget": 2_000_000, "other": 3}
+    assert {k: c.value for k, c in lab._options.items()} == Weighted.seen
+
+
+def test_lab_says_why_requests_were_refused():
+    lab = widgets.PolicyLab(requests=[minirt.Request("hi")])
+    assert "no tokenizer" in lab._error.value and "1 个" in lab._error.value
+    lab.workload.value = "mixed"
+    assert "mrt-error" not in lab._error.value
