@@ -7,6 +7,8 @@ from typing import Any
 
 import ipywidgets as w
 
+from minirt.errors import ConfigError
+
 from . import _still as still
 from ._assets import styles
 
@@ -17,6 +19,14 @@ class Styled(w.HTML):
     def show(self, body: str, cls: str = "") -> None:
         """Replace what it shows."""
         self.value = f'<div class="mrt {cls}" style="border:0;padding:0;background:none">{body}</div>'
+
+
+def within(name: str, value: float, low: float, high: float, *, whole: bool = True) -> None:
+    """Raise ConfigError where a control could not begin with this value."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not low <= value <= high or (whole and value != int(value)):
+        kind = "a whole number" if whole else "a number"
+        raise ConfigError(f"{name}={value!r} must be {kind} from {low:,} to {high:,}.")
 
 
 def style_sheet() -> w.HTML:

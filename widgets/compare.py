@@ -47,10 +47,10 @@ class Compare(anywidget.AnyWidget):
                 "one run counts seconds and the other steps: they have no clock in common. Make both alike."
             )
         policies = tuple(str(tr.meta.get("policy")) for tr in self.traces)
-        self.names = tuple(names) if names else policies
-        if len(self.names) != 2:
-            raise ValueError(f"names={names!r} should be two, one for each run.")
-        options = {"lang": lang, "names": list(self.names), "clock": clock, "title": title}
+        if names and (isinstance(names, str) or len(names) != 2):
+            raise ValueError(f'names={names!r} should be two, one for each run, as ("before", "after").')
+        self.names = tuple(str(name) for name in names) if names else policies
+        options = {"lang": lang, "names": list(self.names), "clock": clock, "title": str(title)}
         super().__init__(_trace_a=pack(plain(self.traces[0])), _trace_b=pack(plain(self.traces[1])), _options=options)
 
     def __repr__(self) -> str:

@@ -10,18 +10,20 @@ from minirt import roofline as r
 
 from . import _still as still
 from ._assets import check_lang, translate
-from ._forms import Card, Styled
+from ._forms import Card, Styled, within
 from ._plot import Plot, quantity, size, tile
 
 BLUE, AMBER, GREEN = "var(--mrt-blue,#0072b2)", "var(--mrt-amber,#e69f00)", "var(--mrt-green,#009e73)"
 RED, PURPLE = "var(--mrt-red,#d55e00)", "var(--mrt-purple,#7a68b3)"
-BATCHES = [2 ** (k / 8) for k in range(0, 8 * 12 + 1)]  # 1 to 4096
+BATCHES: list[float] = [2 ** (k / 8) for k in range(0, 8 * 12 + 1)]  # 1 to 4096
 
 
 class RooflineExplorer(Card):
     """How long a decode step takes, and which of computing and memory sets it.
 
-    model, hardware: presets by name, or objects of your own (ModelShape, Hardware). batch, context: where to begin.
+    model, hardware: presets by name, or objects of your own (ModelShape, Hardware).
+    batch, context: where to begin (batch up to 4096).
+    Raises ConfigError where they are below 1 or not whole.
     """
 
     def __init__(
@@ -34,6 +36,8 @@ class RooflineExplorer(Card):
         lang: str = "zh",
     ) -> None:
         self.lang = check_lang(lang)
+        within("batch", batch, 1, BATCHES[-1])
+        within("context", context, 1, 10_000_000)
         wide = w.Layout(width="auto")
         self.model = chooser(self._t("model"), r.MODELS, r.get_model(model))
         self.hardware = chooser(self._t("hardware"), r.HARDWARE, r.get_hardware(hardware))

@@ -12,10 +12,11 @@ from minirt import roofline as r
 
 from . import _still as still
 from ._assets import check_lang, translate
-from ._forms import Card, Styled
+from ._forms import Card, Styled, within
 from ._plot import quantity, size, tile
 from .explorer import chooser
 
+MOST_TOKENS, MOST_BUDGET, MOST_BLOCK = 131_072, 1_000_000, 1024  # what the controls go up to
 STYLE = {"description_width": "160px"}
 
 
@@ -24,6 +25,7 @@ class KVCalculator(Card):
 
     model, hardware: presets by name, or objects of your own. prompt, output: tokens of a request. tpot_ms: the latency
     limit of a decode step (0: none). budget: prompt tokens a step may compute (0: no limit). block_size: tokens a block.
+    Raises ConfigError for a value that its control does not reach.
     """
 
     def __init__(
@@ -40,12 +42,21 @@ class KVCalculator(Card):
         lang: str = "zh",
     ) -> None:
         self.lang = check_lang(lang)
+        for name, value, low, high in (
+            ("prompt", prompt, 1, MOST_TOKENS),
+            ("output", output, 1, MOST_TOKENS),
+            ("budget", budget, 0, MOST_BUDGET),
+            ("block_size", block_size, 1, MOST_BLOCK),
+        ):
+            within(name, value, low, high)
+        within("tpot_ms", tpot_ms, 0, 1e5, whole=False)
+        within("memory_fraction", memory_fraction, 0.3, 1.0, whole=False)
         self.model = chooser(translate(lang, "roof.model"), r.MODELS, r.get_model(model))
         self.hardware = chooser(translate(lang, "roof.hardware"), r.HARDWARE, r.get_hardware(hardware))
-        self.prompt = self._int("prompt", prompt, 1, 131072)
-        self.output = self._int("output", output, 1, 131072)
-        self.budget = self._int("budget", budget, 0, 1_000_000)
-        self.block_size = self._int("block", block_size, 1, 1024)
+        self.prompt = self._int("prompt", prompt, 1, MOST_TOKENS)
+        self.output = self._int("output", output, 1, MOST_TOKENS)
+        self.budget = self._int("budget", budget, 0, MOST_BUDGET)
+        self.block_size = self._int("block", block_size, 1, MOST_BLOCK)
         wide = w.Layout(width="auto")
         self.tpot = w.BoundedFloatText(
             description=self._t("tpot"), value=tpot_ms, min=0, max=1e5, step=1, layout=wide, style=STYLE

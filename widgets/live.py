@@ -62,7 +62,7 @@ class LiveRun(Link):
         self._failure: BaseException | None = None
         self._cell = _cell_id()
         speed = next((n for n in (1, 2, 4, 8, 16, 32) if n * self.pace >= 0.99), 32) if self.pace else 1000
-        options = {"lang": lang, "title": title, "speed": speed, "max_new_tokens": max_new_tokens}
+        options = {"lang": lang, "title": str(title), "speed": speed, "max_new_tokens": max_new_tokens}
         super().__init__(_options=options, status="paused" if paused else "running")
         old = [run for run in _running if run._is_replaced_by(self)]
         for run in old:

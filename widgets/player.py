@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class Player(anywidget.AnyWidget):
             raise ValueError(f"mode={mode!r}: the player opens in one of {', '.join(MODES)}.")
         self.trace = trace_of(run)
         self.lang = check_lang(lang)
-        options = {"lang": lang, "mode": mode, "title": title, "speed": speed, "at_end": at_end}
+        options = {"lang": lang, "mode": mode, "title": str(title), "speed": speed, "at_end": at_end}
         super().__init__(_trace=pack(plain(self.trace)), _options=options)
 
     def __repr__(self) -> str:
@@ -100,15 +101,15 @@ def write_page(
         raise IsADirectoryError(f"to_html({str(path)!r}) is a folder; give the name of a file in it, as run.html.")
     code = bundle(entry).replace("</script", "<\\/script")
     data = ",".join(json.dumps(pack_text(trace)) for trace in traces)
-    page = read("page.html")
-    for mark, value in {
-        "{{lang}}": "zh-CN" if lang == "zh" else "en",
-        "{{title}}": html.escape(title),
-        "{{css}}": styles(),
-        "{{code}}": code,
-        "{{call}}": f'{mount}(document.getElementById("minirt"), {data}, {_literal(options)});',
-    }.items():
-        page = page.replace(mark, value)
+    values = {
+        "lang": "zh-CN" if lang == "zh" else "en",
+        "title": html.escape(title),
+        "css": styles(),
+        "code": code,
+        "call": f'{mount}(document.getElementById("minirt"), {data}, {_literal(options)});',
+    }
+    # in one pass: a title may contain what looks like a mark
+    page = re.sub(r"\{\{(\w+)\}\}", lambda m: values[m[1]], read("page.html"))
     path.write_text(page, encoding="utf-8")
     return path
 

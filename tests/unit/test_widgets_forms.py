@@ -137,3 +137,21 @@ def test_lab_says_why_requests_were_refused():
     assert "no tokenizer" in lab._error.value and "1 个" in lab._error.value
     lab.workload.value = "mixed"
     assert "mrt-error" not in lab._error.value
+
+
+@pytest.mark.parametrize(
+    "make, name, value",
+    [
+        (widgets.RooflineExplorer, "batch", 0),
+        (widgets.RooflineExplorer, "batch", 1.5),
+        (widgets.RooflineExplorer, "context", 0),
+        (widgets.KVCalculator, "prompt", 0),
+        (widgets.KVCalculator, "output", 10**6),
+        (widgets.KVCalculator, "block_size", 0),
+        (widgets.KVCalculator, "tpot_ms", -1),
+        (widgets.KVCalculator, "memory_fraction", 2),
+    ],
+)
+def test_values_out_of_range_are_named(make, name, value):
+    with pytest.raises(minirt.ConfigError, match=f"{name}={value} must be a"):
+        make(**{name: value})

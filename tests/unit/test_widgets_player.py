@@ -111,6 +111,8 @@ def test_wrong_arguments_are_named():
         widgets.Compare(run, make_run(clock="model"))
     with pytest.raises(ValueError, match="should be two"):
         widgets.Compare(run, run, names=("a",))
+    with pytest.raises(ValueError, match="should be two"):
+        widgets.Compare(run, run, names="ab")
 
 
 def test_compare_describes_both():
@@ -131,3 +133,13 @@ def test_steps_are_counted_as_the_metrics_count_them():
     assert [still.work(r.trace) for r in runs] == [r.metrics.decode_steps for r in runs] == [8, 6]
     assert len(runs[0].trace) == 9
     assert "steps=8)" in repr(widgets.Compare(*runs)) and "steps=6)" in repr(widgets.Compare(*runs))
+
+
+def test_a_title_is_only_a_title(tmp_path):
+    player = widgets.Player(make_run(), title="{{code}} {{call}}")
+    page = player.to_html(tmp_path / "x.html").read_text(encoding="utf-8")
+    assert "<title>{{code}} {{call}}</title>" in page and page.count("class TraceModel") == 1
+    assert widgets.Player(make_run(), title=3)._options["title"] == "3"
+    assert "<title>3</title>" in widgets.Compare(make_run(), make_run(), title=3).to_html(
+        tmp_path / "y.html"
+    ).read_text(encoding="utf-8")
