@@ -46,7 +46,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-import sys
 from typing import Any
 
 from . import racing as _racing
@@ -116,8 +115,3 @@ def reset(what: str = "") -> Card:
 def race(policy: Any, **options: Any) -> Any:
     """Race a policy against the built-in ones: see taskkit.racing.race."""
     return _racing.race(policy, **options)
-
-
-# The module was called taskkit.race once, and importing it replaced the function above. Notebooks that import from it
-# find it here; nothing is loaded under that name, so the function stays.
-sys.modules[f"{__name__}.race"] = _racing
