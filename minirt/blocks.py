@@ -17,8 +17,8 @@ from .errors import ConfigError, MinirtError
 def check_sizes(**sizes: object) -> None:
     """Raise ConfigError unless each is a whole number of at least 1."""
     for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name}={value!r} must be a whole number of at least 1.")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 24:
+            raise ConfigError(f"{name}={value!r} must be a whole number of at least 1, and at most {1 << 24}.")
 
 
 class BlockTable:

@@ -11,8 +11,13 @@ import math
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .errors import ConfigError
+
 if TYPE_CHECKING:
     from .backends.base import ForwardBatch
+
+
+METHODS = ("reset", "now", "advance", "idle_until")
 
 
 class Clock(Protocol):
@@ -53,6 +58,15 @@ class StepClock:
 
     def idle_until(self, when: float) -> None:
         self._now = max(self._now, float(math.ceil(when)))
+
+
+def checked_clock(clock: Any) -> Clock:
+    """The clock an engine is to use: None is a StepClock. Raises ConfigError for what is no clock."""
+    if clock is None:
+        return StepClock()
+    if isinstance(clock, type) or not all(callable(getattr(clock, m, None)) for m in METHODS):
+        raise ConfigError(f"clock={clock!r} is no clock; pass an object such as StepClock() or WallClock().")
+    return clock  # type: ignore[no-any-return]
 
 
 class WallClock:

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from .backends.base import Backend, BatchDecodeInput, ForwardBatch
 from .blocks import BlockPool, BlockTable, check_sizes
-from .clock import Clock, StepClock
+from .clock import Clock, checked_clock
 from .errors import ConfigError, PolicyError
 from .policies import make_policy
 from .policies.base import Admission, Chunk, Limits, Policy, State, StepPlan
+from .policies.checks import flag, whole
 from .policies.planner import UNLIMITED, validate
 from .prefix import find_prefix, register_full
 from .queues import QueueView, WaitingQueue
@@ -63,14 +64,14 @@ class Engine(RunLoop, Speculation):
         self.policy = make_policy(policy, **policy_options)
         self.backend: Backend = _backend_of(lm)
         longest = self.backend.max_model_len
-        if max_model_len is not None and not 1 < max_model_len <= longest:
+        if max_model_len is not None and not 1 < whole("max_model_len", max_model_len, 2) <= longest:
             raise ConfigError(f"max_model_len={max_model_len} must be from 2 to the model's own {longest}.")
-        host = num_blocks if host_blocks is None else host_blocks
+        host = num_blocks if host_blocks is None else whole("host_blocks", host_blocks, 0)
         self.limits = Limits(max_batch_size, num_blocks, block_size, max_model_len or longest, host)
         wanted = getattr(self.policy, "prefix_caching", False) if prefix_caching is None else prefix_caching
-        self.prefix_caching = bool(wanted)
+        self.prefix_caching = flag("prefix_caching", wanted)
         self.returns_together = bool(getattr(self.policy, "returns_together", False))
-        self.clock: Clock = clock or StepClock()
+        self.clock: Clock = checked_clock(clock)
         self.streaming = streaming
         if speculation is not None and not callable(getattr(speculation, "propose", None)):
             raise ConfigError(f"speculation={speculation!r} needs a method propose(tokens, most) that returns token ids.")
@@ -83,7 +84,6 @@ class Engine(RunLoop, Speculation):
         self.outputs: dict[int, Output] = {}
         self.trace = Trace()
         self.last_run: Run | None = None
-        self._ids = itertools.count()
         self._seqs: dict[int, Sequence] = {}  # all that have not ended
         self.ended: dict[int, Sequence] = {}  # complete, but the batch has not returned yet
         self.reset()

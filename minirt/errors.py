@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .run import Run
+
 
 class MinirtError(Exception):
     """Base of every error that minirt raises deliberately."""
@@ -16,7 +21,12 @@ class ConfigError(MinirtError, ValueError):
 
 
 class PolicyError(MinirtError):
-    """A policy's plan broke the rules of the protocol. The message names the rule and the numbers."""
+    """A policy's plan broke the rules of the protocol. The message names the rule and the numbers.
+
+    run: the Run so far, where the error came out of run() or simulate(): what had ended is whole, the rest is aborted.
+    """
+
+    run: Run | None = None
 
 
 class ModelLoadError(MinirtError):

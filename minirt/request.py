@@ -101,12 +101,16 @@ class Request:
         self._number("top_p", lambda x: 0.0 < x <= 1.0, "above 0 and at most 1 (1 keeps all tokens)")
         if self.name is not None and not isinstance(self.name, str):
             raise RequestError(f"name={self.name!r} must be a string.")
+        if self.name is not None and not _is_unicode(self.name):
+            raise RequestError(f"name={self.name!r} holds half of a surrogate pair, which is no character.")
+        if not isinstance(self.ignore_eos, bool):
+            raise RequestError(f"ignore_eos={self.ignore_eos!r} must be True or False.")
         stop = self.stop
         if stop is not None:
-            stop = (stop,) if isinstance(stop, str) else tuple(stop)
-            if not all(isinstance(s, str) and s for s in stop):
+            stop = (stop,) if isinstance(stop, str) else stop
+            if not isinstance(stop, (tuple, list)) or not all(isinstance(s, str) and s for s in stop):
                 raise RequestError(f"stop={self.stop!r} must be one or more strings that are not empty.")
-            object.__setattr__(self, "stop", stop)
+            object.__setattr__(self, "stop", tuple(stop))
 
     # Numbers become Python's own (from NumPy's, say), since a trace is saved as JSON.
     def _whole(self, name: str, least: int | None, hint: str) -> None:
@@ -118,7 +122,7 @@ class Request:
 
     def _number(self, name: str, ok: Callable[[float], bool], limit: str) -> None:
         value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, Real) or not ok(float(value)):
+        if isinstance(value, bool) or not isinstance(value, Real) or not ok(_float(value)):
             raise RequestError(f"{name}={value!r} must be {limit}.")
         object.__setattr__(self, name, float(value))
 
@@ -126,6 +130,13 @@ class Request:
     def sampling(self) -> SamplingParams:
         """The sampling part of this request."""
         return SamplingParams(self.temperature, self.top_k, self.top_p, self.seed or 0)
+
+
+def _float(value: Real) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond what a float holds
+        return math.inf
 
 
 def _is_unicode(text: str) -> bool:
@@ -137,6 +148,8 @@ def _is_unicode(text: str) -> bool:
 
 
 def _checked_ids(ids: Iterable[int]) -> tuple[int, ...]:
+    if isinstance(ids, (set, frozenset, dict, bytes, bytearray)):
+        raise RequestError(f"prompt_ids= must be a sequence of whole numbers, not {type(ids).__name__}; use a list.")
     try:
         out = tuple(operator.index(i) for i in ids)
     except TypeError as e:

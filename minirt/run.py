@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from .errors import ConfigError
+from .errors import ConfigError, PolicyError
 from .intake import Intake
 from .policies.base import StepPlan
 from .request import Output, Request
@@ -54,8 +54,8 @@ class RunLoop(Intake):
 
         progress: True shows a bar; a function is called with every StepRecord. keep_cache: keep cached prefixes
         of earlier runs (default: every run starts with an empty pool, so that runs can be repeated exactly).
-        An interrupt or an error aborts what is running, frees every block, leaves what there is in `last_run`,
-        and is raised again; the engine can be used on.
+        An interrupt or an error aborts what is running, frees every block, leaves what there is in `last_run` (a
+        PolicyError has it as `run`), and is raised again; the engine can be used on.
         """
         requests = list(requests)
         for i, r in enumerate(requests):
@@ -80,12 +80,17 @@ class RunLoop(Intake):
                     tell(record)
         except BaseException as e:
             self._abandon(f"the run was interrupted ({type(e).__name__})")
+            if isinstance(e, PolicyError):
+                e.run = self._so_far()
             raise
         finally:
             if bar is not None:
                 bar.close()
-            self.last_run = Run([self.outputs[i] for i in sorted(self.outputs)], self.trace)
+            self.last_run = self._so_far()
         return self.last_run
+
+    def _so_far(self) -> Run:
+        return Run([self.outputs[i] for i in sorted(self.outputs)], self.trace)
 
     def step(self) -> StepRecord:
         raise NotImplementedError
@@ -116,6 +121,7 @@ class RunLoop(Intake):
 
     def _describe(self) -> dict[str, Any]:
         settings = {k: v for k, v in vars(self.policy).items() if isinstance(v, (int, float, str, bool, type(None)))}
+        settings = {k: v.encode("utf-8", "replace").decode() if isinstance(v, str) else v for k, v in settings.items()}
         return {
             "policy": getattr(self.policy, "name", type(self.policy).__name__),
             "policy_settings": {k: v for k, v in settings.items() if not k.startswith("_")},

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .backends.simulated import SimulatedBackend
+from .blocks import check_sizes
 from .clock import Clock, ModelClock, StepClock
 from .errors import ConfigError
 from .presets import Hardware, ModelShape
@@ -49,6 +50,7 @@ def simulate(
             raise ConfigError(f'unknown clock {clock!r} for a simulation; it is "model" (seconds) or "step".')
         clock = clocks[clock]()
     backend = SimulatedBackend(model, hardware, cost_model)
+    check_sizes(max_batch_size=max_batch_size, block_size=block_size)
     if num_blocks is None:
         num_blocks = backend.shape.num_blocks(backend.hardware, block_size, memory_fraction)
     engine = Engine(

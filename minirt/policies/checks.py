@@ -34,6 +34,13 @@ def whole(name: str, value: Any, least: int, error: type[MinirtError] = ConfigEr
     return int(value)
 
 
+def flag(name: str, value: Any) -> bool:
+    """value, which must be True or False ("no" would count as yes). Raises ConfigError."""
+    if type(value).__name__ not in ("bool", "bool_"):
+        raise ConfigError(f"{name}={value!r} must be True or False.")
+    return bool(value)
+
+
 def count(name: str, value: Any) -> Any:
     """A count of tokens or blocks that a policy hands to a Planner, or None. Raises PolicyError if it is no whole number."""
     if value is None or type(value) is int:

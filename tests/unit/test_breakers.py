@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from minirt import ConfigError, Engine, Planner, PolicyError, Request, StepPlan
+from minirt import ConfigError, Engine, Planner, PolicyError, Request, RequestError, StepPlan, simulate
+from minirt.clock import StepClock
 from minirt.model.sampling import sample
 from minirt.policies import make_policy
 from minirt.policies.base import State
@@ -122,3 +123,45 @@ def test_counters_are_the_engines(spoil: Callable[[State, Planner], Any], said: 
 def test_options_of_policies_are_whole_numbers(policy: str, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         make_policy(policy, **options)
+
+
+# -- settings and requests --------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_model_len": 2.5}, {"max_model_len": "9"}, {"host_blocks": "x"}, {"host_blocks": -5}, {"clock": 5},
+        {"clock": StepClock}, {"max_batch_size": 10**11}, {"prefix_caching": "no"},
+    ],
+)  # fmt: skip
+def test_settings_of_the_engine(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        Engine(FakeBackend(), **options)
+
+
+@pytest.mark.parametrize("options", [{"block_size": 0}, {"memory_fraction": math.nan}, {"memory_fraction": 5}])
+def test_settings_of_a_simulation(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        simulate("vllm", asked(), **options)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"stop": 5}, {"arrival": 10**400}, {"temperature": 10**400}, {"ignore_eos": "no"}, {"name": "half \ud83d"},
+        {"prompt_ids": {1, 2}}, {"prompt_ids": {1: 2}}, {"prompt_ids": b"12"},
+    ],
+)  # fmt: skip
+def test_values_of_a_request(values: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match=next(iter(values))):
+        Request(**{"prompt_ids": [1], **values})
+
+
+def test_an_error_of_the_policy_carries_the_run_so_far() -> None:
+    def late(state: State, p: Planner) -> None:
+        if state.step == 6:
+            p.free_slots = 99  # type: ignore[misc]
+
+    with pytest.raises(PolicyError) as caught:
+        simulate(Greedy(late), asked(4), max_batch_size=2)
+    run = caught.value.run
+    assert run is not None and [o.finish_reason for o in run.outputs] == ["length"] * 2 + ["aborted"] * 2
