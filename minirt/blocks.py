@@ -17,8 +17,8 @@ from .errors import ConfigError, MinirtError
 def check_sizes(**sizes: object) -> None:
     """Raise ConfigError unless each is a whole number of at least 1."""
     for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 24:
-            raise ConfigError(f"{name}={value!r} must be a whole number of at least 1, and at most {1 << 24}.")
+        if type(value) is not int or value < 1 or (name == "max_batch_size" and value > 1 << 24):  # 16 million rows
+            raise ConfigError(f"{name}={value!r} must be a whole number of at least 1." + " At most 16777216." * (name == "max_batch_size"))
 
 
 class BlockTable:

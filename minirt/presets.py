@@ -108,7 +108,7 @@ class ModelShape:
 
         Raises ConfigError where the weights leave no room for a block.
         """
-        if isinstance(memory_fraction, bool) or not isinstance(memory_fraction, (int, float)) or not 0 < memory_fraction <= 1:
+        if type(memory_fraction) not in (int, float) or not 0 < memory_fraction <= 1:
             raise ConfigError(f"memory_fraction={memory_fraction!r} is a share of the memory: above 0 and at most 1.")
         room = hardware.memory * memory_fraction - self.weight_bytes
         blocks = int(room // (block_size * self.kv_bytes_per_token))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .errors import TraceError
+from .trace_checks import check_header, check_step
 
 SCHEMA = 1
 
@@ -162,15 +163,21 @@ class Trace:
         head = {"minirt_trace": SCHEMA, "meta": whole["meta"], "requests": whole["requests"]}
         tail = {"end": len(self.steps), "pieces": whole["pieces"], "outputs": whole["outputs"]}
         tmp = path.with_name(path.name + ".part")
-        with tmp.open("w", encoding="utf-8") as f:
-            for line in [head, *whole["steps"], tail]:
-                f.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
-        tmp.replace(path)
+        try:
+            with tmp.open("w", encoding="utf-8") as f:
+                for line in [head, *whole["steps"], tail]:
+                    f.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
+            tmp.replace(path)
+        except BaseException:
+            tmp.unlink(missing_ok=True)
+            raise
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
         """Read what save() wrote. Raises TraceError naming the line where the file is damaged."""
         path = Path(path)
+        if path.is_dir():
+            raise TraceError(f"{path}: no such file; it is a folder. Give the trace file in it.")
         if not path.is_file():
             raise TraceError(f"{path}: no such file.")
         # Not splitlines(): texts may hold U+2028 and others that it takes for line ends. Decoded line by line, so that
@@ -186,6 +193,7 @@ class Trace:
             )
         trace = cls()
         with _naming(path, 1):
+            check_header(head["meta"], head["requests"])
             trace.meta = dict(head["meta"])
             trace.requests = {r["id"]: RequestInfo(**r) for r in head["requests"]}
         for n, text in enumerate(lines[1:-1], 2):
@@ -223,7 +231,8 @@ class _naming:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: object) -> None:
-        if isinstance(e, (ValueError, KeyError, TypeError, AttributeError)) and not isinstance(e, TraceError):
+        damage = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+        if isinstance(e, damage) and not isinstance(e, TraceError):
             raise TraceError(f"{self.path}, line {self.line}: damaged ({type(e).__name__}: {e}).") from None
 
 
@@ -242,10 +251,8 @@ def _step_to_dict(s: StepRecord) -> dict[str, Any]:
 
 
 def _step_from_dict(d: dict[str, Any], known: Container[int]) -> StepRecord:
+    check_step(d, EVENTS)
     s = StepRecord(**{k: d[k] for k in _GAUGES})
-    for k in _GAUGES:
-        if isinstance(d[k], bool) or not isinstance(d[k], (int, float)):
-            raise ValueError(f"{k}={d[k]!r} is no number")
     unknown = set(d) - set(_GAUGES) - set(_LISTS)
     if unknown:
         raise ValueError(f"unknown fields {sorted(unknown)}")

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from minirt import ConfigError, Engine, Planner, PolicyError, Request, RequestError, StepPlan, simulate
+from minirt import (
+    ConfigError,
+    Engine,
+    Planner,
+    PolicyError,
+    Request,
+    RequestError,
+    StepPlan,
+    Trace,
+    TraceError,
+    simulate,
+)
 from minirt.clock import StepClock
 from minirt.model.sampling import sample
 from minirt.policies import make_policy
@@ -165,3 +178,59 @@ def test_an_error_of_the_policy_carries_the_run_so_far() -> None:
         simulate(Greedy(late), asked(4), max_batch_size=2)
     run = caught.value.run
     assert run is not None and [o.finish_reason for o in run.outputs] == ["length"] * 2 + ["aborted"] * 2
+
+
+# -- trace files ------------------------------------------------------------------------------------
+def saved(path: Path) -> list[Any]:
+    Engine(FakeBackend(), **SIZES).run(asked()).trace.save(path)
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("line", "spoil"),
+    [
+        (1, lambda d: d["meta"].update(max_batch_size=0)),
+        (1, lambda d: d["meta"].update(block_size="4")),
+        (1, lambda d: d["requests"][0].update(num_prompt="3")),
+        (1, lambda d: d["requests"][0].update(arrival=math.nan)),
+        (2, lambda d: d.update(time=math.nan)),
+        (2, lambda d: d.update(duration=-1)),
+        (2, lambda d: d.update(waiting=1.5)),
+        (2, lambda d: d.update(forwards=[[1]])),
+        (2, lambda d: d.update(decode={"0": 0})),
+        (2, lambda d: d.update(allocated=[[0, "12"]])),
+        (2, lambda d: d["events"].append(["vanished", 0, {}])),
+    ],
+)
+def test_a_damaged_trace_names_the_line(tmp_path: Path, line: int, spoil: Callable[[Any], Any]) -> None:
+    path = tmp_path / "t.jsonl"
+    lines = saved(path)
+    spoil(lines[line - 1])
+    path.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(TraceError, match=f"line {line}: damaged"):
+        Trace.load(path)
+
+
+def test_deep_nesting_and_a_folder_are_trace_errors(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text("[" * 200_000)
+    with pytest.raises(TraceError, match="line 1"):
+        Trace.load(path)
+    with pytest.raises(TraceError, match="it is a folder"):
+        Trace.load(tmp_path)
+
+
+def test_save_leaves_nothing_half_written(tmp_path: Path) -> None:
+    trace = Engine(FakeBackend(), **SIZES).run(asked()).trace
+    trace.meta["note"] = object()
+    with pytest.raises(TypeError):
+        trace.save(tmp_path / "t.jsonl")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_policy_setting_of_half_characters_can_be_saved(tmp_path: Path) -> None:
+    policy = Greedy(lambda state, p: None)
+    policy.label = "half \ud83d"  # type: ignore[attr-defined]
+    path = tmp_path / "t.jsonl"
+    Engine(FakeBackend(), policy, **SIZES).run(asked()).trace.save(path)
+    assert Trace.load(path).meta["policy_settings"]["label"] == "half ?"
