@@ -13,12 +13,16 @@ from collections.abc import Iterable, Sequence
 
 from .errors import ConfigError, MinirtError
 
+MOST_ROWS = 1 << 24  # a slot costs memory before it is used
+
 
 def check_sizes(**sizes: object) -> None:
     """Raise ConfigError unless each is a whole number of at least 1."""
     for name, value in sizes.items():
-        if type(value) is not int or value < 1 or (name == "max_batch_size" and value > 1 << 24):  # 16 million rows
-            raise ConfigError(f"{name}={value!r} must be a whole number of at least 1." + " At most 16777216." * (name == "max_batch_size"))
+        if type(value) is not int or value < 1:
+            raise ConfigError(f"{name}={value!r} must be a whole number of at least 1.")
+    if (rows := sizes.get("max_batch_size")) and isinstance(rows, int) and rows > MOST_ROWS:
+        raise ConfigError(f"max_batch_size={rows} is more rows than an engine has slots for: at most {MOST_ROWS}.")
 
 
 class BlockTable:
