@@ -10,14 +10,14 @@ from conftest import ROOT, run_all, settle
 
 pytestmark = pytest.mark.browser
 
-WRONG = "def static_steps(lengths, batch_size):\n    return max(lengths)\n\n\nt.check(static_steps)"
+WRONG = "def static_steps(lengths, batch_size):\n    return max(lengths)\n\n\nt2.check(static_steps)"
 RIGHT = (
     "def static_steps(lengths, batch_size):\n"
     "    return sum(max(lengths[i : i + batch_size]) for i in range(0, len(lengths), batch_size))\n\n\n"
     "t2.check(static_steps)"
 )
 ENDLESS = (
-    "t2.limit = 1\n\ndef static_steps(lengths, batch_size):\n    while True:\n        pass\n\n\nt.check(static_steps)"
+    "t2.limit = 1\n\ndef static_steps(lengths, batch_size):\n    while True:\n        pass\n\n\nt2.check(static_steps)"
 )
 ANSWER = "def static_steps"
 
