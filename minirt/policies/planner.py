@@ -180,8 +180,8 @@ class Planner:
                 raise two_steps(admission.seq, seq)
         if self._free_slots < 1 or self._free_blocks - seq.num_swapped < keep:
             return False
+        # Its host blocks don't count as free in this plan: the engine carries out swaps to the host before resumes.
         self._free_blocks -= seq.num_swapped
-        self._free_host += seq.num_swapped
         self._enter(seq, seq.num_computed, seq.num_swapped)
         self._put("resume", seq)
         return True
