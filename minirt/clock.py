@@ -39,10 +39,8 @@ class Clock(Protocol):
         """There is nothing to do before `when`."""
 
 
-class StepClock:
-    """A step is 1. The same on every machine: all compared outputs of the course use it."""
-
-    name, unit = "step", "step"
+class _VirtualClock:
+    """A time that only moves when it is told to."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -52,6 +50,12 @@ class StepClock:
 
     def now(self) -> float:
         return self._now
+
+
+class StepClock(_VirtualClock):
+    """A step is 1. The same on every machine: all compared outputs of the course use it."""
+
+    name, unit = "step", "step"
 
     def advance(self, backend: Any, batches: list[ForwardBatch], swapped_blocks: int) -> None:
         self._now += 1.0
@@ -91,19 +95,10 @@ class WallClock:
             time.sleep(min(left, 0.2))  # short naps, so that an interrupt is felt
 
 
-class ModelClock:
+class ModelClock(_VirtualClock):
     """Virtual seconds: each step takes what the backend's cost model says. Needs a backend with step_cost()."""
 
     name, unit = "model", "s"
-
-    def __init__(self) -> None:
-        self._now = 0.0
-
-    def reset(self) -> None:
-        self._now = 0.0
-
-    def now(self) -> float:
-        return self._now
 
     def advance(self, backend: Any, batches: list[ForwardBatch], swapped_blocks: int) -> None:
         self._now += backend.step_cost(batches, swapped_blocks)
