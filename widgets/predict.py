@@ -94,7 +94,8 @@ class Prediction(Card):
             said = self._t("none")
         else:
             said = self._t("locked_curve") if self.kind == "curve" else self._t("locked", guess=self._words(self.guess))
-        self._said.show(f"<b>{escape(said)}</b>")
+        again = f' <span class="mrt-dim">{paragraph(self.options["again"])}</span>' if self.options["again"] else ""
+        self._said.show(f"<b>{escape(said)}</b>{again}")
         self._settle()
 
     def _current(self) -> Any:
@@ -163,14 +164,26 @@ class Prediction(Card):
         if self.kind == "choice":
             return self._t("right" if self.guess == self.truth else "wrong")
         if self.kind == "number":
-            diff = self.guess - self.truth
-            if diff == 0:
-                return self._t("right")
-            share = f"{diff / self.truth:+.0%}" if self.truth else "–"
-            return self._t("off", diff=self._words(abs(diff)), share=share)
+            return self._distance()
         gaps = [abs(a - b) for a, b in zip(self.guess, self.truth)]
         worst = self.options["x"][gaps.index(max(gaps))]
         return self._t("curve_off", diff=_short(sum(gaps) / len(gaps)), x=_short(worst))
+
+    def _distance(self) -> str:
+        """How far a number is off: two percentages in points, a factor of two or more as a factor, else in percent."""
+        guess, truth = self.guess, self.truth
+        if guess == truth:
+            return self._t("right")
+        if self.options["unit"] == "%":
+            return self._t("off_points", diff=_short(abs(guess - truth)))
+        diff = self._words(abs(guess - truth))
+        if guess * truth <= 0:
+            return self._t("off_only", diff=diff)
+        times = max(guess / truth, truth / guess)
+        if times >= 2:
+            factor = f"{times:,.3g}"
+            return self._t("too_big", times=factor) if abs(guess) > abs(truth) else self._t("too_small", times=factor)
+        return self._t("off", diff=diff, share=f"{guess / truth - 1:+.0%}")
 
     def _words(self, value: Any) -> str:
         if self.kind == "curve":
@@ -220,6 +233,7 @@ def predict(
     y_max: float | None = None,
     explain: str = "",
     guess: Any = None,
+    again: str = "",
     lang: str = "zh",
 ) -> Prediction:
     """Ask before you show.
@@ -227,7 +241,7 @@ def predict(
     A number: predict("how many steps?", unit="steps"); low= and high= make it a slider. A choice: choices=[...].
     A drawn curve: x=[...] (and y_max=, the axis). answer: the truth, or a function that works it out when it is
     needed, or nothing, and p.reveal(truth) in a later cell. explain: a sentence shown with the truth. guess: lock this
-    one at once (for a notebook that shows how it works).
+    one at once (for a notebook that shows how it works). again: what to do to guess anew, shown once a guess is locked.
     """
     check_lang(lang)
     if choices is not None and x is not None:
@@ -240,7 +254,7 @@ def predict(
     options = {
         "answer": answer, "choices": list(choices or ()), "unit": unit, "low": low, "high": high,
         "x": [float(v) for v in x] if x is not None else [], "x_label": x_label, "y_label": y_label, "y_max": y_max,
-        "explain": explain, "lang": lang,
+        "explain": explain, "again": again, "lang": lang,
     }  # fmt: skip
     p = Prediction(question, kind, options)
     if guess is not None:

@@ -89,3 +89,23 @@ def test_wrong_arguments_are_named():
 def test_a_guess_of_the_author_is_locked_at_once():
     p = widgets.predict("?", 10, guess=9)
     assert p.locked and p.truth == 10
+
+
+@pytest.mark.parametrize(
+    "unit, guess, truth, said",
+    [("%", 40, 26, "Off by 14 percentage points."), ("%", 26, 26, "You were right."),
+     ("%", 1, 90, "Off by 89 percentage points."),
+     ("steps", 100, 110, "Off by 10 steps (-9%)."), ("steps", 150, 110, "Off by 40 steps (+36%)."),
+     ("ms", 1247, 110, "Your guess is 11.3 times the truth."), ("ms", 10, 431, "The truth is 43.1 times your guess."),
+     ("", 0, 5, "Off by 5."), ("", -3, 5, "Off by 8."), ("", 3, 0, "Off by 3.")],
+)  # fmt: skip
+def test_how_far_a_number_is_off(unit, guess, truth, said):
+    p = widgets.predict("?", truth, unit=unit, guess=guess, lang="en")
+    assert p._verdict() == said
+
+
+def test_how_to_guess_anew_is_said_once_a_guess_is_locked():
+    p = widgets.predict("?", again="reset, then guess <again>")
+    assert "reset" not in p._said.value
+    p.lock(3)
+    assert "reset, then guess &lt;again&gt;" in p._said.value
