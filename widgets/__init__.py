@@ -1,6 +1,6 @@
 """Widgets that animate minirt's runs in JupyterLab. They draw from the Trace alone.
 
-Player(run, *, lang="zh", mode="start", title="", speed=4, at_end=False)
+Player(run, *, lang="zh", mode="start", title="", speed=None, at_end=False)
     .to_html(path) -> Path                a page that plays without kernel or network
 Compare(a, b, *, names=None, lang="zh", clock="time", title="")
     .to_html(path) -> Path

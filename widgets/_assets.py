@@ -11,6 +11,7 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 STATIC = Path(__file__).parent / "static"
 _IMPORT = re.compile(r'^import\s+\{([^}]*)\}\s+from\s+"\./([\w.]+)";\n', re.MULTILINE)
@@ -34,6 +35,12 @@ def styles() -> str:
 def words() -> dict[str, dict[str, str]]:
     """The table of words: key -> {"zh": ..., "en": ...}."""
     return json.loads(read("i18n.json"))
+
+
+@cache
+def palette() -> dict[str, Any]:
+    """Colours and hatching, as the browser and the still pictures share them."""
+    return json.loads(read("palette.json"))
 
 
 def translate(lang: str, key: str, **values: object) -> str:
@@ -67,7 +74,8 @@ def modules(entry: str) -> list[str]:
 @cache
 def bundle(entry: str) -> str:
     """One module with all that static/<entry> imports in it."""
-    parts = [f"const I18N = {json.dumps(words(), ensure_ascii=False, separators=(',', ':'))};"]
+    tables = {"I18N": words(), "PALETTE": palette()}
+    parts = [f"const {k} = {json.dumps(v, ensure_ascii=False, separators=(',', ':'))};" for k, v in tables.items()]
     for name in modules(entry):
         text = _EXPORT.sub("", _IMPORT.sub("", read(name)))
         if name != entry:  # what another widget shows to anywidget is none of this one's business

@@ -48,7 +48,7 @@ class Card(w.VBox):
         return f"{type(self).__name__}()"
 
     def picture(self) -> str | None:
-        """An <img>, or nothing."""
+        """What stands for it without a kernel, in HTML, or nothing."""
         return None
 
     def __repr__(self) -> str:
@@ -59,26 +59,14 @@ class Card(w.VBox):
 
 
 def lines_picture(head: str, lines: list[str]) -> str:
-    """A still picture that is only words: a head, and lines under it."""
-    parts = [
-        f'<rect x="0" y="0" width="4" height="{46 + 22 * len(lines)}" fill="#1f6feb"/>',
-        still.text(still.PAD, 28, head, 13, "#1f6feb", 650),
-    ]
-    parts += [still.text(still.PAD, 54 + 22 * i, line, 15) for i, line in enumerate(lines)]
-    return still.img(still.svg(still.WIDTH, 46 + 22 * len(lines), parts), " ".join([head, *lines]))
+    """A still picture that is only words: a head, and lines under it. Where styles are stripped, the words stay."""
+    body = "<br>".join(map(escape, lines))
+    return f'<div style="border-left:4px solid #1f6feb;padding-left:14px"><b>{escape(head)}</b><br>{body}</div>'
 
 
-def wrap(words: str, width: int = 56) -> list[str]:
-    """Break text for a picture: a Chinese character counts 1, a Latin letter a half."""
-    out, line, used = [], "", 0.0
-    for c in words:
-        used += 1 if ord(c) > 255 else 0.52
-        if c == "\n" or used > width:
-            out.append(line)
-            line, used = "", 0.0
-        if c != "\n":
-            line += c
-    return [*out, line] if line else out
+def wrap(words: str) -> list[str]:
+    """The lines of a text; the page breaks them further where it must."""
+    return [line for line in words.split("\n") if line]
 
 
 def paragraph(words: str) -> str:

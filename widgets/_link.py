@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
+from html import escape
 from typing import Any
 
 import anywidget
@@ -129,15 +130,13 @@ class Link(anywidget.AnyWidget):
 
 
 def requests_picture(title: str, requests: list[Request], lang: str) -> str:
-    """What is about to be served, as a still picture."""
-    parts = [still.text(still.PAD, 30, title, 16, still.FG, 650)]
-    parts.append(still.text(still.PAD, 52, translate(lang, "live.still"), 12, still.DIM))
+    """What is about to be served, as a still picture; more than 16 requests are only counted."""
+    lines = []
     for n, r in enumerate(requests[:16]):
-        y = 68 + 26 * n
         words = (r.prompt or translate(lang, "start.tokens", n=len(r.prompt_ids or ()))).replace("\n", " ")
-        ink = "#1b1400" if n % 8 in (1, 3, 4, 6) else "#fff"
-        parts.append(f'<rect x="{still.PAD}" y="{y}" width="38" height="19" rx="5" fill="{still.hue(n)}"/>')
-        parts.append(still.text(still.PAD + 19, y + 14, f"R{n}", 12, ink, 650, "middle"))
-        parts.append(still.text(still.PAD + 52, y + 14, words if len(words) < 62 else words[:60] + "…", 13))
-        parts.append(still.text(still.WIDTH - still.PAD, y + 14, f"≤ {r.max_new_tokens}", 12, still.DIM, anchor="end"))
-    return still.img(still.svg(still.WIDTH, 76 + 26 * min(16, len(requests)), parts), title)
+        words = escape(words if len(words) < 92 else words[:90] + "…")
+        look = f"background-color:{still.hue(n)};color:{still.ink(n)};padding:0 6px"
+        lines.append(f'<span style="{look}">R{n}</span> {words} <small>≤ {r.max_new_tokens} token</small>')
+    if len(requests) > 16:
+        lines.append(translate(lang, "start.more", n=len(requests) - 16))
+    return still.heading(title, translate(lang, "live.still")) + f"<div>{'<br>'.join(lines)}</div>"

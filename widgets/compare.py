@@ -57,13 +57,11 @@ class Compare(anywidget.AnyWidget):
         return f"Compare(a=({describe(self.traces[0])}), b=({describe(self.traces[1])}))"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        parts: list[str] = []
-        top, span = 0.0, max(map(still.work, self.traces))  # one scale: the shorter run must look shorter
-        for trace, name in zip(self.traces, self.names):
-            body, height = still.run_picture(trace, name, figures(trace, self.lang), self.lang, span)
-            parts.append(f'<g transform="translate(0 {top:g})">{"".join(body)}</g>')
-            top += height + 6
-        return still.bundle(repr(self), still.img(still.svg(still.WIDTH, top, parts), repr(self)), self.model_id)
+        html, span = "", max(map(still.work, self.traces))  # one scale: the shorter run must look shorter
+        for n, (trace, name) in enumerate(zip(self.traces, self.names)):
+            html += still.heading(name, figures(trace, self.lang))
+            html += still.run_picture(trace, self.lang, describe(trace), span, key=n == 0)
+        return still.bundle(repr(self), html, self.model_id)
 
     def to_html(self, path: str | Path) -> Path:
         """Write a page that plays anywhere: no kernel, no network, one file. Returns its path."""

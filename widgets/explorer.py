@@ -80,7 +80,7 @@ class RooflineExplorer(Card):
             tile(self._t("step"), f"{quantity(now.total * 1e3)} ms", self._t(f"bound_{now.bound}")),
             tile(self._t("compute"), f"{quantity(now.compute * 1e3)} ms"),
             tile(
-                self._t("memory"), f"{quantity(now.memory * 1e3)} ms", f"{self._t('kv_step')} {now.kv / now.memory:.0%}"
+                self._t("memory"), f"{quantity(now.memory * 1e3)} ms", f"{self._t('kv_step')} {now.kv / now.memory:.1%}"
             ),
             tile(self._t("tps"), quantity(rate)),
             tile(self._t("ridge"), quantity(ridge), self._t("rows")),
@@ -147,13 +147,9 @@ class RooflineExplorer(Card):
             f"{self.model.value.name} · {self.hardware.value.name} · B = {self.batch.value} · L = {self.context.value} · "
             f"{self._t('step')} {quantity(now.total * 1e3)} ms · {self._t(f'bound_{now.bound}')}"
         )
-        parts = [
-            still.text(still.PAD, 30, self._t("title"), 16, still.FG, 650),
-            still.text(still.PAD, 52, words, 12, still.DIM),
-        ]
-        for plot, x in ((self._time(), 8), (self._rate(), 444)):
-            parts.append(f'<g transform="translate({x} 70) scale(.95)">{plot.svg()}</g>')
-        return still.img(still.svg(still.WIDTH, 366, parts), self.plain())
+        plots = ((self._time(), 0), (self._rate(), 450))
+        parts = [f'<g transform="translate({x} 4) scale(.97)">{plot.svg()}</g>' for plot, x in plots]
+        return still.heading(self._t("title"), words) + still.img(still.svg(still.WIDTH, 290, parts), self.plain())
 
 
 STYLE = {"description_width": "112px"}

@@ -201,20 +201,17 @@ class KVCalculator(Card):
             f"{self.model.value.name} · {self.hardware.value.name} · {self._t('prompt')} {self.prompt.value} · "
             f"{self._t('output')} {self.output.value} · {self._t('per_token')} {size(self.model.value.kv_bytes_per_token)}"
         )
-        parts = [
-            still.text(still.PAD, 30, self._t("title"), 16, still.FG, 650),
-            still.text(still.PAD, 52, words, 12, still.DIM),
-        ]
+        parts = []
         finite = [v for v in (limits.memory, limits.compute, limits.slo) if 0 < v < math.inf]
         top = math.log10(max(finite, default=1) + 1)
         for n, key in enumerate(("memory", "compute", "slo")):
-            v, y = getattr(limits, key), 70 + 32 * n
+            v, y = getattr(limits, key), 6 + 32 * n
             bound = key == limits.binds
             wide = 520 * (1 if math.isinf(v) else math.log10(v + 1) / top if v > 0 else 0)
-            fill = "#d55e00" if bound else still.LINE if math.isinf(v) else "#85b5d3"
-            parts.append(still.text(still.PAD, y + 15, self._t(key), 13, still.FG, 650 if bound else 400))
-            parts.append(f'<rect x="210" y="{y}" width="{max(3, wide):.0f}" height="20" rx="4" fill="{fill}"/>')
+            fill = 'fill="#d55e00"' if bound else still.SOFT if math.isinf(v) else 'fill="#5b9cc7"'
+            parts.append(still.text(0, y + 15, self._t(key), 14, weight=650 if bound else 400))
+            parts.append(f'<rect x="210" y="{y}" width="{max(3, wide):.0f}" height="20" rx="4" {fill}/>')
             value = self._t("none") if math.isinf(v) else f"{math.floor(v):,}"
-            parts.append(still.text(222 + wide, y + 15, value, 13, still.FG, 650 if bound else 400))
-        parts.append(still.text(still.PAD, 188, self._verdict_words(), 15, still.FG, 650))
-        return still.img(still.svg(still.WIDTH, 206, parts), self.plain())
+            parts.append(still.text(222 + wide, y + 15, value, 14, weight=650 if bound else 400))
+        bars = still.img(still.svg(still.WIDTH, 102, parts), self.plain())
+        return still.heading(self._t("title"), words) + bars + still.heading(self._verdict_words())

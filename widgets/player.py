@@ -18,14 +18,15 @@ from ._assets import bundle, check_lang, read, styles, translate
 from ._payload import pack, pack_text, plain, trace_of
 
 MODES = ("start", "run", "monitor", "done")
+SPEEDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # as static/transport.js offers them
 
 
 class Player(anywidget.AnyWidget):
     """One run in four modes: what is about to run, the animation, the figures over time, the summary.
 
     run: a Run, a Trace or an engine that has run. lang: "zh" or "en". mode: the one to open with ("start", "run",
-    "monitor", "done"). title: instead of the policy's name. speed: steps a second (1, 2, 4, … 128). at_end: begin at
-    the last step.
+    "monitor", "done"). title: instead of the policy's name. speed: steps a second (1, 2, 3, 4, … 128); None plays the
+    whole run in about 25 s. at_end: begin at the last step.
     Keys, with the player in focus: space, left, right, home, end.
     """
 
@@ -35,10 +36,13 @@ class Player(anywidget.AnyWidget):
     _options = t.Dict().tag(sync=True)
 
     def __init__(
-        self, run: Any, *, lang: str = "zh", mode: str = "start", title: str = "", speed: int = 4, at_end: bool = False
-    ) -> None:
+        self, run: Any, *, lang: str = "zh", mode: str = "start", title: str = "",
+        speed: int | None = None, at_end: bool = False,
+    ) -> None:  # fmt: skip
         if mode not in MODES:
             raise ValueError(f"mode={mode!r}: the player opens in one of {', '.join(MODES)}.")
+        if speed is not None and speed not in SPEEDS:
+            raise ValueError(f"speed={speed!r}: steps a second are one of {', '.join(map(str, SPEEDS))}, or None.")
         self.trace = trace_of(run)
         self.lang = check_lang(lang)
         options = {"lang": lang, "mode": mode, "title": str(title), "speed": speed, "at_end": at_end}
@@ -56,10 +60,10 @@ class Player(anywidget.AnyWidget):
         return still.bundle(repr(self), self.picture(), self.model_id)
 
     def picture(self) -> str:
-        """The whole run as a still picture, an <img>."""
+        """The whole run as a still picture, in HTML."""
         title = self._options["title"] or translate(self.lang, "player.title", policy=self.trace.meta.get("policy", ""))
-        parts, height = still.run_picture(self.trace, title, figures(self.trace, self.lang), self.lang)
-        return still.img(still.svg(still.WIDTH, height, parts), repr(self))
+        head = still.heading(title, figures(self.trace, self.lang))
+        return head + still.run_picture(self.trace, self.lang, repr(self))
 
     def to_html(self, path: str | Path) -> Path:
         """Write a page that plays anywhere: no kernel, no network, one file. Returns its path."""
@@ -82,7 +86,7 @@ def figures(trace: Trace, lang: str) -> str:
     wasted = sum(len(s.wasted) for s in trace.steps)
     return translate(
         lang, "still.figures", requests=len(trace.requests), steps=len(giving), tokens=tokens,
-        occupancy=f"{occupancy:.0%}", wasted=wasted,
+        occupancy=f"{occupancy:.1%}", wasted=wasted,
     )  # fmt: skip
 
 

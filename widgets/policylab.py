@@ -23,12 +23,12 @@ STYLE = {"description_width": "112px"}
 ROWS: list[tuple[str, Any, str, bool | None]] = [
     ("steps", lambda m: m.decode_steps, ",.0f", True),
     ("throughput", lambda m: m.tokens_per_step, ".2f", False),
-    ("occupancy", lambda m: m.occupancy, ".0%", False),
+    ("occupancy", lambda m: m.occupancy, ".1%", False),
     ("wasted", lambda m: m.wasted_rows, ",.0f", True),
     ("ttft", lambda m: m.ttft.mean, ".1f", True),
     ("ttft99", lambda m: m.ttft.p99, ".1f", True),
     ("tpot", lambda m: m.tpot.mean, ".2f", True),
-    ("fragmentation", lambda m: m.fragmentation, ".0%", True),
+    ("fragmentation", lambda m: m.fragmentation, ".1%", True),
     ("preemptions", lambda m: sum(m.preemptions.values()), ",.0f", True),
     ("failed", lambda m: sum(r.finish_reason in ("rejected", "aborted") for r in m.requests), ",.0f", True),
 ]
@@ -186,7 +186,7 @@ class PolicyLab(Card):
         self.before, self.run = self.run, run
         self._table.show(self._metrics())
         if self.player is None:
-            self.player = Player(run, lang=self.lang, mode="run", speed=8, at_end=True)
+            self.player = Player(run, lang=self.lang, mode="run", at_end=True)
             self._stage.children = (self.player,)
         else:
             self.player.show(run)

@@ -200,7 +200,7 @@ def test_in_a_plain_script_it_runs_through():
 def test_its_text_form_is_stable_and_wrong_engines_are_named():
     live = Recorded(engine(), requests(3))
     data = live._repr_mimebundle_()
-    assert data["text/plain"] == "LiveRun(policy=vllm, requests=3)" and "<img" in data["text/html"]
+    assert data["text/plain"] == "LiveRun(policy=vllm, requests=3)" and "R2</span>" in data["text/html"]
     with pytest.raises(TypeError, match="takes an engine"):
         LiveRun(3)
 

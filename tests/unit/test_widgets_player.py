@@ -13,8 +13,10 @@ import pytest
 import minirt
 import widgets
 from minirt import lengths, workloads
+from widgets import _assets as assets
 from widgets import _payload as payload
 from widgets import _still as still
+from widgets import player
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -53,9 +55,8 @@ def test_what_is_shown_without_a_kernel_is_stable():
     one, two = a._repr_mimebundle_(), b._repr_mimebundle_()
     assert one.pop(VIEW) != two.pop(VIEW)  # the random id; nbval leaves this kind out
     assert one == two and set(one) == {"text/plain", "text/html"}
-    root = image_of(one["text/html"])
-    words = "".join(root.itertext())
-    assert "vllm" in words and "10 个请求" in words
+    image_of(one["text/html"])
+    assert re.match(r"<div><b>[^<]*vllm</b><br><small>10 个请求 · [^<]*占用率 \d+\.\d%", one["text/html"])
 
 
 @pytest.mark.parametrize("lang", ["zh", "en"])
@@ -103,6 +104,9 @@ def test_wrong_arguments_are_named():
     run = make_run()
     with pytest.raises(ValueError, match="mode='play'"):
         widgets.Player(run, mode="play")
+    with pytest.raises(ValueError, match=r"speed=5: .* 1, 2, 3, 4, .* 128, or None"):
+        widgets.Player(run, speed=5)
+    assert f"SPEEDS = {list(player.SPEEDS)};" in assets.read("transport.js")
     with pytest.raises(ValueError, match="lang='de'"):
         widgets.Player(run, lang="de")
     with pytest.raises(ValueError, match="clock='wall'"):
@@ -118,8 +122,8 @@ def test_wrong_arguments_are_named():
 def test_compare_describes_both():
     both = widgets.Compare(make_run("static"), make_run())
     assert re.fullmatch(r"Compare\(a=\(policy=static, .*\), b=\(policy=vllm, .*\)\)", repr(both))
-    words = "".join(image_of(both._repr_mimebundle_()["text/html"]).itertext())
-    assert "static" in words and "vllm" in words
+    html = both._repr_mimebundle_()["text/html"]
+    assert html.count("<img") == 2 and "<b>static</b>" in html and "<b>vllm</b>" in html
 
 
 def test_steps_are_counted_as_the_metrics_count_them():

@@ -41,7 +41,8 @@ export function number(x, digits = 1) {
   return x.toLocaleString("en-US", { maximumFractionDigits: digits, minimumFractionDigits: digits });
 }
 
-export const percent = (x, digits = 0) => (Number.isFinite(x) ? `${(100 * x).toFixed(digits)}%` : "–");
+/** A share, everywhere with one digit behind the point, as minirt's metrics print it. */
+export const percent = (x) => (Number.isFinite(x) ? `${(100 * x).toFixed(1)}%` : "–");
 
 export const clamp = (x, lo, hi) => Math.min(hi, Math.max(lo, x));
 

@@ -9,7 +9,7 @@ import { Kpis, Tip } from "./panels.js";
 import { Pool } from "./pool.js";
 import { Slots } from "./slots.js";
 import { ganttKey } from "./stage.js";
-import { Transport } from "./transport.js";
+import { Transport, easySpeed } from "./transport.js";
 
 const TICKS = 400; // positions of the slider when the clock counts seconds
 
@@ -96,7 +96,7 @@ class Half {
 }
 
 export class CompareView {
-  constructor(el, a, b, { lang = "zh", names = [], clock = "time", title = "", speed = 4 } = {}) {
+  constructor(el, a, b, { lang = "zh", names = [], clock = "time", title = "" } = {}) {
     const t = (this.t = translator(lang));
     this.models = [a, b];
     this.names = [0, 1].map((i) => names[i] || String(this.models[i].meta.policy ?? "AB"[i]));
@@ -108,7 +108,7 @@ export class CompareView {
     this.halves = [0, 1].map(
       (i) => new Half(this.models[i], this.names[i], "ab"[i], { ...hooks, onSeek: (s) => this.transport.seek(this.positionOf(i, s)) }),
     );
-    this.transport = new Transport({ t, speed, count: () => this.count, onMove: () => this.draw(), label: (at) => this.where(at) });
+    this.transport = new Transport({ t, count: () => this.count, onMove: () => this.draw(), label: (at) => this.where(at) });
     const legend = [["mrt-k-a", this.names[0]], ["mrt-k-b", this.names[1]]];
     const chart = (key, series) =>
       new Chart({
@@ -162,9 +162,8 @@ export class CompareView {
     }
     if (clock === "time" && this.seconds) {
       const speeds = [0.1, 0.25, 0.5, 1, 2, 4, 8].map((n) => [n / this.tick, t("compare.speed", { n })]);
-      const easy = speeds.reduce((x, y) => (Math.abs(Math.log(y[0] / 25)) < Math.abs(Math.log(x[0] / 25)) ? y : x));
-      this.transport.setSpeeds(speeds, easy[0]);
-    } else this.transport.setSpeeds([1, 2, 4, 8, 16, 32, 64].map((n) => [n, t("speed", { n })]), 4);
+      this.transport.setSpeeds(speeds, easySpeed(this.count, speeds.map((x) => x[0])));
+    } else this.transport.setSpeeds();
     for (const x of this.halves) {
       x.gantt.least = this.count;
       x.slack = this.tick ?? 0;

@@ -174,18 +174,18 @@ export class Gantt {
     const hgt = rowH - (rowH > 6 ? 2 : 1);
     if (kind === KIND.decode || kind === KIND.prefill) {
       fillOwned(c, id, x, y, w, hgt);
-      if (kind === KIND.prefill) this.hatch(x, y, w, hgt, ink(id), 0.7);
+      if (kind === KIND.prefill) this.hatch(x, y, w, hgt, ink(id), PALETTE.hatch.prefill);
     } else if (kind === KIND.wasted) {
       c.fillStyle = this.theme.soft;
       c.fillRect(x, y, w, hgt);
-      c.globalAlpha = 0.22;
+      c.globalAlpha = PALETTE.tint;
       c.fillStyle = hue(id);
       c.fillRect(x, y, w, hgt);
       c.globalAlpha = 1;
-      this.hatch(x, y, w, hgt, this.theme.dim, 0.55);
+      this.hatch(x, y, w, hgt, PALETTE.grey, PALETTE.hatch.wasted);
     } else {
       c.fillStyle = hue(id);
-      c.fillRect(x, y + hgt / 2 - 1, w, 2);
+      c.fillRect(x, y + (hgt - PALETTE.held) / 2, w, PALETTE.held);
     }
     const text = label(id);
     if (rowH >= 12 && kind === KIND.decode && w > 9 + text.length * 7) {
@@ -207,7 +207,7 @@ export class Gantt {
     c.clip();
     c.strokeStyle = colour;
     c.globalAlpha = alpha;
-    stripes(c, x, y, w, hgt, 5, 1.2);
+    stripes(c, x, y, w, hgt, PALETTE.hatch.gap, PALETTE.hatch.width);
     c.restore();
   }
 

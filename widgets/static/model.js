@@ -115,7 +115,7 @@ export class TraceModel {
     const life = this.life.get(id);
     if (!life) return;
     const end = record.time + (record.duration ?? 0);
-    if (kind === "arrived") life.arrived = t;
+    if (kind === "arrived" || kind === "moved_in") life.arrived ??= t;
     else if (kind === "admitted") {
       life.admitted ??= t;
       life.cached = (life.cached ?? 0) + (data.cached ?? 0);

@@ -1,6 +1,6 @@
 // The other three modes: 开始 (what is about to run), 监控 (the figures over time), 完成 (the summary).
 
-import { h, number, percent } from "./base.js";
+import { h, moment, number, percent, setText } from "./base.js";
 import { Chart } from "./charts.js";
 import { label, paint } from "./palette.js";
 import { facts, lessons } from "./summary.js";
@@ -13,10 +13,34 @@ export class StartMode {
     this.el = h("div.mrt-start");
   }
 
+  draw(at) {
+    this.list();
+    setText(this.count, this.standing(at));
+  }
+
+  /** How many requests there are, and once it runs, where they stand after the step that is shown. */
+  standing(at) {
+    const { model, t } = this;
+    const n = model.requests.size;
+    let [ahead, done] = [0, 0];
+    for (const life of model.life.values()) {
+      if ((life.arrived ?? life.done ?? Infinity) > at) ahead += 1;
+      else if ((life.done ?? Infinity) <= at) done += 1;
+    }
+    if (at < 0) return t("start.requests", { n });
+    const state = model.stateAt(at);
+    const waiting = state.waiting.length + state.swapped.size;
+    const groups = { done, running: n - ahead - done - waiting, waiting, ahead };
+    const parts = Object.entries(groups).filter(([, k]) => k > 0);
+    const words = parts.map(([key, k]) => t(`start.n_${key}`, { n: k })).join(t("start.and"));
+    return t("start.standing", { n, step: model.number(at), parts: words });
+  }
+
   /** Made anew when a request has joined, as in a live run. */
-  draw() {
+  list() {
     const { model, t, onStart } = this;
     if (this.drawn === model.requests.size) return;
+    this.count = h("span");
     this.drawn = model.requests.size;
     const m = model.meta;
     const limits = [
@@ -42,13 +66,13 @@ export class StartMode {
         {},
         h("h3", {}, String(m.policy ?? "?")),
         h("p", {}, about),
-        h("div.mrt-pairs", {}, ...limits.map(([k, v]) => h("div.mrt-pair", {}, h("span", { title: t(k) }, t(k)), h("b", {}, show(v))))),
+        h("div.mrt-pairs", {}, ...limits.map(([k, v]) => h("div.mrt-pair", {}, h("span", { title: t(k) }, t(k)), h("b", {}, show(v, t))))),
         onStart ? h("button.mrt-go", { onclick: onStart }, t("start.go")) : null,
       ),
       h(
         "section.mrt-panel",
         {},
-        h("h4", {}, h("span", {}, t("start.requests", { n: requests.length })), lengthKey(t)),
+        h("h4", {}, this.count, lengthKey(t)),
         h("div.mrt-scroll", {}, h("table.mrt-table-plain", {}, h("thead", {}, h("tr", {}, ...head.map((k) => h("th", {}, t(k))))), h("tbody", {}, ...rows)), more),
       ),
     );
@@ -63,7 +87,7 @@ export class StartMode {
       "tr",
       {},
       h("td", {}, chip),
-      h("td.mrt-num", {}, show(r.arrival) + (model.unit === "step" ? "" : " s")),
+      h("td.mrt-num", {}, moment(model, r.arrival)),
       h("td.mrt-words", { title: r.prompt ?? "" }, r.prompt ?? r.name ?? t("start.tokens", { n: r.num_prompt })),
       h("td.mrt-len", {}, bar, h("span.mrt-dim", {}, `${r.num_prompt} + ${r.max_new_tokens}`)),
     );
@@ -79,8 +103,11 @@ function lengthKey(t) {
   return h("span.mrt-key", {}, h("i.mrt-k-prefill", {}, t("start.prompt_part")), h("i.mrt-k-decode", {}, t("start.answer_part")));
 }
 
-function show(v) {
-  if (typeof v === "number") return number(v, 2);
+/** A setting's value in words: null is no limit, true and false are on and off. */
+function show(v, t) {
+  if (v === null || v === undefined) return t("value.none");
+  if (typeof v === "boolean") return t(v ? "value.on" : "value.off");
+  if (typeof v === "number") return Number.isInteger(v) ? number(v) : String(+v.toPrecision(4));
   return typeof v === "string" ? v : JSON.stringify(v);
 }
 

@@ -1,14 +1,14 @@
-// One colour and one pattern a request, the same in every picture.
+// One colour and one pattern a request, the same in every picture; and how each kind of work is drawn.
 // Eight hues after Okabe and Ito (2008), told apart under the common kinds of colour blindness; their
-// brightness differs too. From the ninth request on a pattern is added, and the id is always written
-// where there is room: colour alone never carries a meaning.
+// brightness differs too. From the ninth request on a mark is added (lines along the bar, or dots), and the
+// id is always written where there is room: colour alone never carries a meaning. Diagonal hatching is kept
+// for the kind of work: prefill in the request's colours, a wasted row in grey.
 
-const HUES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#c9b400", "#7a68b3"];
-const INKS = ["#ffffff", "#1b1400", "#ffffff", "#1d0714", "#04202f", "#ffffff", "#1a1700", "#ffffff"];
+/* global PALETTE -- static/palette.json, put in front of this file by widgets/_assets.py; _still.py draws by it too */
 
-export const hue = (id) => HUES[((id % 8) + 8) % 8];
-export const ink = (id) => INKS[((id % 8) + 8) % 8];
-/** 0 plain, 1 stripes, 2 dots: which eight of requests an id belongs to. */
+export const hue = (id) => PALETTE.hues[((id % 8) + 8) % 8];
+export const ink = (id) => PALETTE.inks[((id % 8) + 8) % 8];
+/** 0 plain, 1 lines, 2 dots: which eight of requests an id belongs to. */
 export const pattern = (id) => Math.floor(Math.abs(id) / 8) % 3;
 export const label = (id) => `R${id}`;
 
@@ -27,14 +27,17 @@ export function fillOwned(ctx, id, x, y, w, hgt) {
   ctx.fillRect(x, y, w, hgt);
   const p = pattern(id);
   if (p === 0 || w < 7 || hgt < 5) return;
+  const { gap, alpha } = PALETTE.mark;
   ctx.save();
   ctx.beginPath();
   ctx.rect(x, y, w, hgt);
   ctx.clip();
-  ctx.strokeStyle = ctx.fillStyle = ink(id);
-  ctx.globalAlpha = 0.45;
-  if (p === 1) stripes(ctx, x, y, w, hgt, 6, 1);
-  else for (let i = x + 3; i < x + w; i += 6) for (let j = y + 3; j < y + hgt; j += 6) ctx.fillRect(i - 1, j - 1, 2, 2);
+  ctx.fillStyle = ink(id);
+  ctx.globalAlpha = alpha;
+  for (let j = y + gap / 2; j < y + hgt; j += gap) {
+    if (p === 1) ctx.fillRect(x, j - 0.5, w, 1);
+    else for (let i = x + gap / 2; i < x + w; i += gap) ctx.fillRect(i - 1, j - 1, 2, 2);
+  }
   ctx.restore();
 }
 

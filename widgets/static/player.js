@@ -11,7 +11,7 @@ const MODES = ["start", "run", "monitor", "done"];
 export class PlayerView {
   /** extra: nodes between the head and the stage (the live run's controls); onAbort: lets a row be stopped;
    * makeTransport: another kind of transport. */
-  constructor(el, model, { lang = "zh", mode = "start", title = "", speed = 4, extra = null, onAbort = null, at_end = false, makeTransport } = {}) {
+  constructor(el, model, { lang = "zh", mode = "start", title = "", speed = null, extra = null, onAbort = null, at_end = false, makeTransport } = {}) {
     const t = (this.t = translator(lang));
     this.model = model;
     this.root = h("div.mrt", { lang: lang === "zh" ? "zh-CN" : "en", "data-mode": mode, "aria-label": t("player") });

@@ -1,6 +1,6 @@
 // The slots, one row each, and the waiting queue beside them. Nodes are made once and reused.
 
-import { clamp, h, setClass, setText } from "./base.js";
+import { clamp, h, moment, setClass, setText } from "./base.js";
 import { KIND } from "./model.js";
 import { label, paint } from "./palette.js";
 
@@ -106,12 +106,15 @@ export class Queue {
     this.model = model;
     this.t = t;
     this.shown = Math.max(7, Math.min(12, model.slots + 2));
-    this.coming = h("div.mrt-coming");
     this.list = h("div.mrt-queue-list");
     this.more = h("div.mrt-more");
-    this.el = h("div.mrt-queue", {}, this.coming, this.list, this.more);
+    this.ahead = h("div.mrt-more.mrt-ahead", { title: t("queue.ahead_order") });
+    this.coming = h("div.mrt-coming");
+    this.rest = h("div.mrt-more");
+    this.el = h("div.mrt-queue", {}, this.list, this.more, this.ahead, this.coming, this.rest);
     this.chips = Array.from({ length: this.shown }, () => this.makeChip(this.list, onHover, onAbort));
-    this.next = Array.from({ length: 3 }, () => this.makeChip(this.coming, onHover));
+    this.chips[0].el.append(h("small.mrt-first", { title: t("queue.order") }, t("queue.head")));
+    this.next = Array.from({ length: this.shown }, () => this.makeChip(this.coming, onHover));
     this.order = [];
   }
 
@@ -148,12 +151,12 @@ export class Queue {
       setText(c.what, this.t(key, { p: info.num_prompt, m: info.max_new_tokens }));
     });
     const rest = waiting.length - this.shown;
-    setText(this.more, rest > 0 ? this.t("queue.more", { n: rest }) : waiting.length ? "" : this.t("queue.empty"));
-    this.upcoming(t);
+    setText(this.more, rest > 0 ? this.t("queue.more", { n: rest }) : waiting.length ? "" : this.t(t < 0 ? "queue.not_yet" : "queue.empty"));
+    this.upcoming(t, Math.max(3, this.shown - waiting.length));
   }
 
-  /** The next arrivals, faint, above the queue they will fall into. */
-  upcoming(t) {
+  /** The next arrivals, faint, behind the queue that they will join, in the order in which they come. */
+  upcoming(t, room) {
     const { model } = this;
     if (this.order.length !== model.requests.size) {
       this.order = [...model.requests.values()].sort((a, b) => a.arrival - b.arrival || a.id - b.id);
@@ -163,16 +166,18 @@ export class Queue {
       const life = model.life.get(r.id) ?? {};
       const at = life.arrived ?? life.done ?? Infinity;
       if (at > t) ahead.push(r);
-      if (ahead.length === this.next.length) break;
     }
+    setText(this.ahead, ahead.length ? this.t("queue.ahead", { n: ahead.length }) : "");
+    const rest = ahead.length - room;
+    setText(this.rest, rest > 0 ? this.t("queue.more", { n: rest }) : "");
     this.next.forEach((c, i) => {
-      const r = ahead[ahead.length - 1 - i];
+      const r = i < room ? ahead[i] : null;
       c.id = r ? r.id : -1;
       setClass(c.el, r ? "mrt-wait is-coming" : "mrt-wait is-none");
       if (!r) return;
       paint(c.el, r.id);
       setText(c.name, label(r.id));
-      setText(c.what, this.t("queue.coming", { at: Math.round(r.arrival * 100) / 100 }));
+      setText(c.what, this.t("queue.coming", { at: moment(model, r.arrival) }));
     });
   }
 }

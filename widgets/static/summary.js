@@ -108,7 +108,8 @@ export function lessons(model, t) {
   const bound = Math.max(x.longest, Math.ceil(x.tokens / model.slots));
   out.push(t("lesson.bound", { steps: number(x.steps), bound: number(bound), longest: number(x.longest) }));
   if (x.wastedRows) {
-    out.push(t("lesson.wasted", { n: number(x.wastedRows), share: percent(x.wastedRows / (x.wastedRows + x.usefulRows)) }));
+    const all = x.wastedRows + x.usefulRows;
+    out.push(t("lesson.wasted", { n: number(x.wastedRows), all: number(all), share: percent(x.wastedRows / all) }));
   } else out.push(t("lesson.no_waste"));
   const padding = x.wastedTokens - x.wastedRows;
   if (padding > 0) out.push(t("lesson.padding", { n: number(padding) }));

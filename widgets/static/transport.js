@@ -2,7 +2,9 @@
 
 import { clamp, h, setText } from "./base.js";
 
-const SPEEDS = [1, 2, 4, 8, 16, 32, 64, 128];
+const SPEEDS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
+const WHOLE_S = 25; // how long a whole run should play, as near as the speeds allow
+const UNHURRIED = 2; // and a short one no slower than this
 const ICONS = {
   first: "M4 3h2v10H4zM14 3v10L7 8z",
   back: "M11 3v10L4 8z",
@@ -19,9 +21,15 @@ export function icon(name) {
   return box;
 }
 
+/** Of these speeds (positions a second) the one at which `count` positions play in about 25 s. */
+export function easySpeed(count, speeds = SPEEDS.filter((n) => n >= UNHURRIED)) {
+  const off = (n) => Math.abs(Math.log((n * WHOLE_S) / Math.max(1, count)));
+  return speeds.reduce((best, n) => (off(n) < off(best) ? n : best));
+}
+
 export class Transport {
-  /** count: () => positions; onMove(position): draw it; label(position): words at the right. */
-  constructor({ t, count, onMove, label, speed = 4, onEnd, onPlay }) {
+  /** count: () => positions; onMove(position): draw it; label(position): words at the right; speed: null chooses one. */
+  constructor({ t, count, onMove, label, speed = null, onEnd, onPlay }) {
     Object.assign(this, { t, count, onMove, label, onEnd, onPlay });
     this.at = -1;
     this.playing = false;
@@ -34,7 +42,7 @@ export class Transport {
     this.slider.addEventListener("input", () => this.seek(+this.slider.value - 1));
     this.readout = h("output.mrt-readout");
     this.speed = h("select.mrt-speed", { "aria-label": t("key.speed"), title: t("key.speed") });
-    this.setSpeeds(SPEEDS.map((n) => [n, t("speed", { n })]), speed);
+    this.setSpeeds(undefined, speed ?? undefined);
     this.el = h(
       "div.mrt-transport",
       {},
@@ -50,7 +58,7 @@ export class Transport {
   }
 
   /** speeds: [[positions a second, words], …]. */
-  setSpeeds(speeds, chosen) {
+  setSpeeds(speeds = SPEEDS.map((n) => [n, this.t("speed", { n })]), chosen = easySpeed(this.count())) {
     const options = speeds.map(([n, words]) => h("option", { value: n, selected: n === chosen }, words));
     this.speed.replaceChildren(...options);
   }
@@ -122,12 +130,17 @@ export class Transport {
     // JupyterLab reads keys before the page does; this attribute tells it to leave ours alone
     root.setAttribute("data-lm-suppress-shortcuts", "true");
     root.tabIndex = 0;
+    let clicked = null; // the button that has the focus because it was clicked, not because it was tabbed to
+    root.addEventListener("pointerdown", (e) => (clicked = e.target.closest("button")));
+    root.addEventListener("focusout", (e) => e.target === clicked && (clicked = null));
     root.addEventListener("pointerdown", (e) => {
       if (!e.target.closest("input,select,textarea,button")) root.focus({ preventScroll: true });
     });
     root.addEventListener("keydown", (e) => {
       const typing = e.target.closest("input:not([type=range]),textarea,select");
       if (typing || e.ctrlKey || e.metaKey || e.altKey) return;
+      const button = e.target.closest("button");
+      if (e.key === " " && button && button !== clicked && button !== this.playButton) return; // it is pressed
       const act = {
         " ": () => this.toggle(),
         ArrowLeft: () => this.step(-1),
