@@ -55,7 +55,6 @@ class Prediction(Card):
         self.add_class("mrt-predict")
         self.layout.padding = "10px 16px"
         self.layout.border_left = "4px solid #1f6feb"
-        self.layout.max_width = "780px"
 
     def _t(self, key: str, **values: object) -> str:
         return translate(self.lang, f"predict.{key}", **values)

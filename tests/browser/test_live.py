@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 from conftest import command, make_notebook, settle, view
+from PIL import Image
 
 pytestmark = pytest.mark.browser
 
@@ -160,8 +162,12 @@ live"""
     assert not page.mrt_errors
 
 
-def test_a_cleaned_notebook_shows_a_still_picture(open_lab):
-    """As scripts/run_notebooks.py saves it: without a live view. No kernel is asked for anything."""
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_cleaned_notebook_shows_a_still_picture(open_lab, dark):
+    """As scripts/run_notebooks.py saves it: without a live view. No kernel is asked for anything.
+
+    The notebook is not trusted, so JupyterLab strips what it does not trust; the ground stays that of its theme.
+    """
     import minirt
     import widgets
     from minirt import workloads
@@ -172,7 +178,16 @@ def test_a_cleaned_notebook_shows_a_still_picture(open_lab):
     document["cells"][0]["outputs"] = [
         {"output_type": "execute_result", "data": data, "metadata": {}, "execution_count": 1}
     ]
-    page = open_lab(document)
-    picture = page.locator(".jp-OutputArea-output img")
+    page = open_lab(document, dark=dark)
+    output = page.locator(".jp-OutputArea-output")
+    picture = output.locator("img")
     picture.wait_for()
     assert picture.evaluate("e => e.complete && e.naturalWidth") == 900
+    assert output.locator("b").inner_text() == "策略 vllm" and "6 个请求" in output.locator("small").inner_text()
+    settle(page, 500)
+    shot = Image.open(io.BytesIO(picture.screenshot())).convert("L")
+    ground = shot.getpixel((2, 2))
+    assert (ground < 60) == dark, "no box of another tone behind the picture"
+    key = shot.crop((shot.width // 2, 0, shot.width, 20))
+    darkest, lightest = key.getextrema()
+    assert lightest - darkest > 90, "the key is read on this ground"
