@@ -4,7 +4,7 @@
     t.check(answer)               a number, a string, a letter, a function, a policy: the verdict
     t.hint()                      the next hint; t.hint(1) the first again
     t.show(fn)                    the learner's function on a small case, beside what it should do
-    t.predict(); t.check()        a guess to lock; after the run, guess and truth
+    t.predict(); t.run(fn); t.check()      a guess to lock; fn, which shows the answer, runs once it is; guess and truth
     t.check("…"); t.reveal(); t.grade(True, False, True)      a free answer, its model answer, the checklist
     t.race(policy)                against the built-in policies, ranked by goodput
     taskkit.progress("01")        what is solved; taskkit.reset("01.3") or reset("01") or reset() forgets it
@@ -24,8 +24,9 @@ How to add tasks for a chapter NN
         Judged("06.6", 3, judge=stalls_then_mended),        # break it, or anything else: raise Wrong("code", rows, …)
     ]
 
-   Arguments in common: id, stars (1 to 3), limit= (seconds for the learner's code), draw= (for show(): takes the learner's
-   function, or None while it is empty; returns what to display; taskkit.pictures helps to play schedules and policies).
+   Arguments in common: id, stars (1 to 3), limit= (seconds for all that the learner's code does in a check), draw= (for
+   show(): takes the learner's function, or None while it is empty; a judge's also takes the attempt; returns what to
+   display; taskkit.pictures helps to play schedules and policies; a Code task shows a table of three cases without it).
    A Code task's cases(rng) returns tuples of arguments: a few small fixed ones, then seeded ones from rng, so that no
    constant passes. Its slips are functions that make a typical mistake: a learner whose results agree with one gets that
    message. A judge gets (answer, attempt) and runs what the learner wrote only through attempt.call(fn, …) or
@@ -35,7 +36,9 @@ How to add tasks for a chapter NN
    Predict with choices (key -> (words, why it is wrong)); `model` and `checklist` for Free; `why` after generic messages.
 3. Wrong answers, in tests/exercises/wrong_chNN.py: for every task a right answer and at least three wrong ones, each with
    the code it should get. tests/exercises/test_tasks.py runs them all, and checks that messages are there and differ.
-4. exercises/NN_….ipynb (unsolved: `...` everywhere) and solutions/NN_….ipynb (the same cells, solved).
+4. exercises/NN_….ipynb (unsolved: `...` everywhere) and solutions/NN_….ipynb (the same cells, solved). The task's
+   variable is t and its number: t3 is NN.3. A cell that shows the answer to a prediction does so inside t3.run(fn); a
+   cell uses the function of one task only.
 
 Task objects stay the same within a process, so that a locked prediction is found again. task.judge(answer) returns the
 Verdict without showing or remembering it.
@@ -113,5 +116,5 @@ def reset(what: str = "") -> Card:
 
 
 def race(policy: Any, **options: Any) -> Any:
-    """Race a policy against the built-in ones: see taskkit.racing.race."""
+    """Race a policy against the built-in ones: see taskkit.racing.race. The result can be shown and looked into."""
     return _racing.race(policy, **options)

@@ -6,6 +6,7 @@ Each sits on a light card of its own, so that it reads on a dark page too.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -35,20 +36,25 @@ class Picture:
         return {"text/plain": self.words, "text/html": img}
 
 
-def curves(title: str, xs: Sequence[float], lines: Mapping[str, Sequence[float]], x_label: str, y_label: str) -> Picture:
-    """Lines over a linear axis that starts at 0; the first is drawn thin and dashed over the others."""
+def curves(
+    title: str, xs: Sequence[float], lines: Mapping[str, Sequence[float]], x_label: str, y_label: str, log: bool = False
+) -> Picture:
+    """Lines over an axis that starts at 0; the first is drawn thin and dashed over the others. log: an axis of decades."""
     width, height, left, right, top, bottom = 620, 300, 70, 18, 58, 44
     high = max((y for ys in lines.values() for y in ys), default=1.0) or 1.0
+    ticks = [high * i / 4 for i in range(5)]
+    if log:
+        ticks = [10.0**i for i in range(math.ceil(math.log10(max(high, 2.0))) + 1)]
     parts = [_text(18, 26, title, 14, FG, weight=650)]
 
     def px(x: float) -> float:
         return left + (x - xs[0]) / ((xs[-1] - xs[0]) or 1) * (width - left - right)
 
     def py(y: float) -> float:
-        return height - bottom - max(0.0, y) / high * (height - top - bottom)
+        share = math.log10(max(1.0, y)) / math.log10(ticks[-1]) if log else max(0.0, y) / high
+        return height - bottom - share * (height - top - bottom)
 
-    for i in range(5):
-        y = high * i / 4
+    for y in ticks:
         parts.append(f'<path d="M{left} {py(y):.1f}H{width - right}" stroke="{LINE}"/>')
         parts.append(_text(left - 8, py(y) + 4, f"{y:,.0f}" if high >= 1000 else f"{y:.3g}", 11, DIM, "end"))
     for x in xs if len(xs) <= 12 else xs[:: -(-len(xs) // 10)]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from .task import Task, store
 from .texts import say
-from .verdict import Unanswered, Verdict, Wrong
+from .verdict import Refused, Verdict
 from .view import Card, display
 
 LEAST = 24  # characters
@@ -25,55 +25,53 @@ class Free(Task):
     def _judge(self, answer: Any, *more: Any) -> dict[str, Any] | None:
         words = re.sub(r"\s+", "", answer) if isinstance(answer, str) else ""
         if len(words) < LEAST:
-            raise Wrong("too_short")
+            raise Refused("too_short")
         question = re.sub(r"[\s*`$]+", "", self.text.question)
         pieces = [p for p in re.split(r"[，。？！；：,.?!;:]", words) if len(p) > 3]
         if pieces and all(p in question for p in pieces):
-            raise Wrong("copied")
+            raise Refused("copied")
         return None
 
     def _praise(self, values: dict[str, Any]) -> str:
-        return say("noted")
+        return self._say("noted")
 
-    def _remember(self, verdict: Verdict, answer: Any) -> None:
-        if verdict.status == "noted":  # what was refused opens no model answer
-            super()._remember(verdict, answer)
+    def verbs(self) -> list[str]:
+        return ["check", "reveal", "grade", *(["hint"] if self.text.hints else [])]
 
-    def reveal(self) -> None:
+    def reveal(self, *args: Any, **options: Any) -> None:
         """Model answer and checklist, once there is an answer."""
         if "answer" not in store().get(self.id):
-            display(Card(self.id, self.text.title, say("reveal.first"), "unanswered"))
+            display(Card(self.id, self.text.title, self._say("reveal.first"), "unanswered"))
             return
         items = "\n".join(f"{i}. {item}" for i, (item, _) in enumerate(self.text.checklist, 1))
-        body = f"{self.text.model}\n\n**{say('reveal.list')}**\n\n{items}"
+        marks = ", ".join(["…"] * len(self.text.checklist))
+        body = f"{self.text.model}\n\n**{self._say('reveal.list', ticks=marks)}**\n\n{items}"
         display(Card(self.id, say("reveal"), body, "noted"))
 
-    def grade(self, *ticks: Any) -> None:
+    def grade(self, *ticks: Any, **options: Any) -> None:
         """One True or False for each item of the checklist; solved when all are True."""
         verdict = self.judge_ticks(*ticks)
-        if verdict.status != "unanswered":
-            store().update(self.id, state="solved" if verdict.solved else "noted")
+        if verdict.status in ("solved", "noted"):
+            store().update(self.id, state=verdict.status)
         display(self._card(verdict))
 
     def judge_ticks(self, *ticks: Any) -> Verdict:
-        """The verdict on a self-grading."""
-        try:
-            self._judge_ticks([bool(t) if isinstance(t, (bool, int)) else t for t in ticks])
-        except Unanswered as e:
-            return Verdict(self.id, "unanswered", "unanswered", say(str(e)))
-        except Wrong as w:
-            return Verdict(self.id, "wrong", w.code, say(w.code, **w.values))
+        """The verdict on a self-grading: noted, and what to read again, as long as something is missing."""
+        items = self.text.checklist
+        if not ticks or any(t is None or t is ... for t in ticks):
+            return Verdict(self.id, "unanswered", "unanswered", self._say("unanswered.grade"))
+        if "answer" not in store().get(self.id):
+            return Verdict(self.id, "unanswered", "unanswered", self._say("grade.first"))
+        if len(ticks) != len(items):
+            return Verdict(self.id, "refused", "grade.count", self._say("grade.count", n=len(items), got=len(ticks)))
+        missing = [f"- **{item}**。{advice}" for (item, advice), tick in zip(items, ticks) if not _is_true(tick)]
+        if missing:
+            words = self._say("grade.missing", n=len(missing)) + "\n\n" + "\n".join(missing)
+            return Verdict(self.id, "noted", "grade.missing", words + "\n\n" + self._say("grade.again"))
         after = "\n\n" + self.text.after if self.text.after else ""
         return Verdict(self.id, "solved", "solved", say("solved.free") + after)
 
-    def _judge_ticks(self, ticks: list[Any]) -> None:
-        items = self.text.checklist
-        if not ticks or any(t is None or t is ... for t in ticks):
-            raise Unanswered("unanswered.grade")
-        if "answer" not in store().get(self.id):
-            raise Unanswered("grade.first")
-        if len(ticks) != len(items):
-            raise Wrong("grade.count", n=len(items), got=len(ticks))
-        for (item, advice), tick in zip(items, ticks):
-            if not tick:
-                raise Wrong("grade.missing", item=item, advice=advice)
+
+def _is_true(tick: Any) -> bool:
+    """True and 1; anything else ("no", [], an array) has not been ticked."""
+    return isinstance(tick, (bool, int)) and bool(tick)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+PRINTED = 8_000  # characters of a call's output that are kept, the last ones
 AGAIN_S = 0.05  # a TimeLimit that the learner's `except:` swallows is raised again after this
 OURS = tuple(
     str(p) for p in (
@@ -52,11 +53,23 @@ class Outcome:
     exception: BaseException | None = None
 
 
+class Tail(io.StringIO):
+    """Keeps the last PRINTED characters or so: an endless loop may print without end."""
+
+    def write(self, text: str) -> int:
+        if self.tell() > 4 * PRINTED:
+            kept = self.getvalue()[-PRINTED:]
+            self.seek(0)
+            self.truncate()
+            super().write(kept)
+        return super().write(text)
+
+
 def call(fn: Callable[..., Any], *args: Any, limit: float = 5.0, **options: Any) -> Outcome:
     """Call fn(*args) for at most `limit` seconds. Only an interrupt by the learner (the stop button) is let through."""
     if is_empty(fn):
         return Outcome("unwritten")
-    out = io.StringIO()
+    out = Tail()
     try:
         with contextlib.redirect_stdout(out), time_limit(limit):
             value = fn(*args, **options)

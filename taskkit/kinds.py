@@ -10,10 +10,10 @@ from typing import Any
 
 from .compare import same as same_value
 from .guard import Outcome
-from .task import Attempt, Task, store
+from .task import Attempt, Task
 from .texts import say
 from .units import parse
-from .verdict import Stopped, Unanswered, Verdict, Wrong
+from .verdict import Stopped, Unanswered, Wrong
 from .view import Card, Plain, facts, short
 
 Cases = Callable[[Random], Sequence[tuple[Any, ...]]]
@@ -27,7 +27,8 @@ class Code(Task):
     learner's results agree with it, its message is given. same: got, want -> bool, where equality won't do (numbers
     already compare with a tolerance, lists equal tuples). validate: got, *args -> a code (or a (code, values) pair) for
     what is wrong with it, or None; instead of comparing, where many results are right. keeps_arguments: changing an
-    argument is an error. kind: "derive" for a formula.
+    argument is an error. kind: "derive" for a formula. table: whether show() also writes down what the function gives on
+    the first three cases; it does where there is no picture.
     """
 
     kind = "code"
@@ -35,54 +36,51 @@ class Code(Task):
     def __init__(
         self, id: str, stars: int, *, reference: Callable[..., Any], cases: Cases,
         slips: dict[str, Callable[..., Any]] | None = None, same: Callable[[Any, Any], bool] = same_value,
-        validate: Callable[..., Any] | None = None, keeps_arguments: bool = True, **options: Any,
+        validate: Callable[..., Any] | None = None, keeps_arguments: bool = True, table: bool = False, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(id, stars, **options)
         self.reference, self.cases, self.slips, self.same = reference, cases, slips or {}, same
-        self.validate, self.keeps_arguments = validate, keeps_arguments
+        self.validate, self.keeps_arguments, self.table = validate, keeps_arguments, table or self.draw is None
 
     def _judge(self, answer: Any, *more: Any) -> dict[str, Any] | None:
         if not callable(answer):
             raise Wrong("not_callable", type=type(answer).__name__)
-        attempt = Attempt(self.limit)
         cases = list(self.cases(self.rng()))
         for at, args in enumerate(cases):
             given = copy.deepcopy(args)
-            out = attempt.outcome(answer, *given)
+            out = self.attempt.outcome(answer, *given)
             rows = [("case", Plain(f"{at + 1}/{len(cases)}")), ("input", _Call(self.reference, args))]
             if out.kind == "unwritten":
                 raise Unanswered
             if out.kind != "ok":
                 out.rows = rows  # type: ignore[attr-defined]
                 raise Stopped(out)
-            self._compare(answer, attempt, cases, at, out, rows)
+            self._compare(answer, cases, at, out, rows)
             if self.keeps_arguments and not same_value(list(given), list(args)):
                 raise Wrong("changed_input", rows)
         return {"n": len(cases)}
 
-    def _compare(
-        self, answer: Any, attempt: Attempt, cases: list[tuple[Any, ...]], at: int, out: Outcome, rows: list[Any]
-    ) -> None:
+    def _compare(self, answer: Any, cases: list[tuple[Any, ...]], at: int, out: Outcome, rows: list[Any]) -> None:
         args, got = cases[at], out.value
         if self.validate is not None:
             found = None if got is None else self.validate(got, *copy.deepcopy(args))
             if got is not None and not found:
                 return
             code, values = (found, {}) if isinstance(found, str) else found or ("no_return", {})
-            raise Wrong(code, [*rows, ("got", got), *_printed(out)], **values)
+            raise Wrong(code, [*rows, ("got", got)], **values)
         want = self.reference(*copy.deepcopy(args))
         if self.same(got, want):
             return
-        code = self._diagnose(answer, attempt, cases, at, got)
+        code = self._diagnose(answer, cases, at, got)
         code = "no_return" if got is None and code == "differs" else code
-        raise Wrong(code, [*rows, ("got", got), ("want", want), *_printed(out)], got=got, want=want)
+        raise Wrong(code, [*rows, ("got", got), ("want", want)], got=got, want=want)
 
-    def _diagnose(self, answer: Any, attempt: Attempt, cases: list[tuple[Any, ...]], at: int, got: Any) -> str:
+    def _diagnose(self, answer: Any, cases: list[tuple[Any, ...]], at: int, got: Any) -> str:
         """The typical mistake that explains this result and nearly all results on the cases that follow."""
         votes = {c: 1 for c, slip in self.slips.items() if self._agrees(slip, cases[at], got)}
         tried = 1
         for args in cases[at + 1 :] if votes else []:
-            out = attempt.outcome(answer, *copy.deepcopy(args))
+            out = self.attempt.quietly(answer, *copy.deepcopy(args))
             if out.kind != "ok":
                 break
             tried += 1
@@ -101,16 +99,25 @@ class Code(Task):
     def _praise(self, values: dict[str, Any]) -> str:
         return say("solved.code", n=values["n"]) + ("\n\n" + self.text.after if self.text.after else "")
 
-    def _draw(self, fn: Callable[..., Any] | None) -> Any:
-        if self.draw is not None:
-            return self.draw(fn)
+    def verbs(self) -> list[str]:
+        return ["check", "hint", "show"]
+
+    def _draw(self, answer: Any) -> Any:
+        drawn = super()._draw(answer) if self.draw is not None else []
+        things = drawn if isinstance(drawn, list) else [drawn]
+        return [*things, self._table(answer)] if self.table else things
+
+    def _table(self, fn: Callable[..., Any] | None) -> Card:
+        """The first three cases: what should come out, and what does."""
+        if fn is not None and not callable(fn):
+            raise Wrong("not_callable", type=type(fn).__name__)
         rows = []
         for args in list(self.cases(self.rng()))[:3]:
             rows.append((say("row.input"), short(_Call(self.reference, args))))
             if self.validate is None:
                 rows.append((say("show.want"), short(self.reference(*copy.deepcopy(args)))))
             if fn is not None:
-                rows.append((say("show.you"), short(fn(*args))))
+                rows.append((say("show.you"), short(self.attempt.call(fn, *copy.deepcopy(args)))))
         card = Card(self.id, self.text.title, say("show.unwritten" if fn is None else "show"))
         card.raw, card.tail = facts(rows), "".join(f"\n{k}: {v}" for k, v in rows)
         return card
@@ -174,85 +181,10 @@ class Choice(Task):
         return self.text.question + "\n\n" + "\n".join(f"- **{k}** {v[0]}" for k, v in self.text.options.items())
 
 
-class Predict(Task):
-    """A guess that is locked (widgets.predict) before it is run. truth: works it out; with options in the text it is
-    one of their keys, else a number. slips: code -> the number of a typical wrong guess. rel: how near is a hit."""
-
-    kind = "predict"
-
-    def __init__(
-        self, id: str, stars: int, *, truth: Callable[[], Any], unit: str = "", rel: float = 0.0,
-        slips: dict[str, Callable[[], float]] | None = None, **options: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(id, stars, **options)
-        self.truth, self.unit, self.rel, self.slips = truth, unit, rel, slips or {}
-        self.prediction: Any = None
-
-    def predict(self, guess: Any = None) -> Any:
-        """The card to guess in. guess: locks this one at once. A guess that was checked stays locked until reset()."""
-        import widgets
-
-        guess = store().get(self.id).get("guess", guess)
-        options = self.text.options
-        if options:
-            words = {k: f"{k} {v[0]}" for k, v in options.items()}
-            key = None if guess is None or guess is ... else words.get(str(guess).upper())
-            self.prediction = widgets.predict(self.text.title, choices=list(words.values()), guess=key)
-        else:
-            number = None if guess is ... else guess
-            self.prediction = widgets.predict(self.text.title, unit=self.unit, guess=number)
-        return self.prediction
-
-    def check(self, answer: Any = None, *more: Any) -> None:
-        """Judge the guess, and show the answer in the card where it was made."""
-        super().check(answer, *more)
-        p = self.prediction
-        if p is not None and p.locked:
-            truth, options = self.truth(), self.text.options
-            p.reveal(f"{truth} {options[truth][0]}" if options else truth)
-
-    def _default(self) -> Any:
-        p = self.prediction
-        if p is None or not p.locked or p.guess is None:
-            raise Unanswered("unanswered.predict")
-        return p.guess
-
-    def _judge(self, answer: Any, *more: Any) -> dict[str, Any] | None:
-        truth, options = self.truth(), self.text.options
-        if options:
-            key = _text(answer).strip()[:1].upper()
-            if key not in options:
-                raise Wrong("not_an_option", [("got", answer)], options="、".join(options))
-            if key != truth:
-                raise Wrong("chosen_wrong", [("got", Plain(key))], reason=options[key][1], truth=str(truth))
-            return {"truth": f"{truth}（{options[key][0]}）"}
-        guess = parse(answer, self.unit)
-        words = {"guess": guess, "truth": truth}
-        if abs(guess - truth) <= self.rel * abs(truth) + 1e-12:
-            return words
-        for code, slip in self.slips.items():
-            if abs(guess - slip()) <= 1e-9 * max(1.0, abs(guess)):
-                raise Wrong(code, [], **words)
-        raise Wrong("guess_off", [], **words)
-
-    def _praise(self, values: dict[str, Any]) -> str:
-        return say("solved.predict", truth=values["truth"]) + ("\n\n" + self.text.after if self.text.after else "")
-
-    def forget(self) -> None:
-        """A new prediction may be made."""
-        self.prediction = None
-
-    def _remember(self, verdict: Verdict, answer: Any) -> None:
-        if verdict.status == "unanswered" or verdict.code in ("not_an_option", "not_a_number", "not_finite", "comma"):
-            return
-        guess = self._default() if answer is None or answer is ... else answer
-        guess = guess[:1] if self.text.options else guess
-        store().update(self.id, state="solved" if verdict.solved else "seen", guess=guess)
-
-
 class Judged(Task):
-    """A task with a judge of its own. judge: (answer, attempt) -> values or None; raises Wrong. Run what the learner
-    wrote through the attempt only. For "break it" above all: find an input, then mend the policy."""
+    """A task with a judge of its own. judge: (answer, attempt) -> values or None; raises Wrong. draw: (answer, attempt)
+    -> what show() displays, where answer may be None. Run what the learner wrote through the attempt only. For "break it"
+    above all: find an input, then mend the policy."""
 
     kind = "break"
 
@@ -261,7 +193,11 @@ class Judged(Task):
         self.with_attempt = judge
 
     def _judge(self, answer: Any, *more: Any) -> dict[str, Any] | None:
-        return self.with_attempt(answer, Attempt(self.limit))
+        return self.with_attempt(answer, self.attempt)
+
+    def _draw(self, answer: Any) -> Any:
+        assert self.draw is not None
+        return self.draw(answer, self.attempt)
 
 
 class _Call(Plain):
@@ -278,9 +214,3 @@ def _text(answer: Any) -> str:
         return str(answer)
     except Exception:
         return ""
-
-
-def _printed(out: Outcome) -> list[tuple[str, Any]]:
-    from .task import short_text
-
-    return [("printed", Plain(short_text(out.printed)))] if out.printed.strip() else []

@@ -11,6 +11,13 @@ from minirt.policies.base import State, StepPlan
 
 from .verdict import Wrong
 
+BLOCK = 4  # tokens
+
+
+def fitting(lengths: Sequence[int], slots: int) -> dict[str, int]:
+    """A KV pool in which any `slots` of these (one-token prompts) find room, and no more: few enough blocks to look at."""
+    return {"num_blocks": slots * -(-(1 + max(lengths)) // BLOCK), "block_size": BLOCK}
+
 
 class Scripted:
     """A policy that does what a script says: step -> ids of the requests that get a token in it.
@@ -58,8 +65,8 @@ def play(
     requests = workloads.make_requests(prompt=1, output=list(lengths), arrivals=list(arrivals) if arrivals else None)
     try:
         return minirt.simulate(
-            Scripted(script, name, together), requests, clock="step", max_batch_size=slots, num_blocks=256,
-            starvation_limit=None,
+            Scripted(script, name, together), requests, clock="step", max_batch_size=slots, starvation_limit=None,
+            **fitting(lengths, slots),
         )  # fmt: skip
     except minirt.PolicyError as e:
         raise Wrong("script.plan", error=str(e)) from None

@@ -15,12 +15,13 @@ from typing import Any
 import minirt
 from minirt import workloads as w
 
-from .guard import call
+from .guard import Outcome, call, is_empty
 from .texts import say
 from .verdict import TaskError
-from .view import Card
+from .view import Card, Ticker, display, short
 
-LIMIT_S = 30.0  # for one course; a policy that fails on one does not start on the next
+LIMIT_S = 10.0  # for one course (a built-in takes less than a second); who fails on one does not start on the next
+MINE = "yours"
 
 
 @dataclass(frozen=True)
@@ -67,19 +68,20 @@ class Result:
         """The courses on which one policy has more goodput than another."""
         return [c for c, s in self.goodput.items() if (s[mine] or 0.0) > (s[other] or 0.0)]
 
-    def _card(self, mine: str = "yours") -> Card:
+    def _card(self, mine: str = MINE) -> Card:
         names = list(next(iter(self.goodput.values())))
         lines = []
         for name in names:
             cells = []
             for course, scores in self.goodput.items():
                 place, score = self.ranking(course).index(name) + 1, scores[name]
-                cells.append("–" if score is None else f"{score:.2f} (#{place})")
-            shown = f"**{name}**" if name == mine else name
+                cells.append(say("race.none") if score is None else say("race.cell", goodput=f"{score:.2f}", place=place))
+            shown = f"**{say('race.yours')}**" if name == mine else name
             lines.append(f"| {shown} | {' | '.join(cells)} |")
-        head = f"| goodput, req/s | {' | '.join(self.goodput)} |\n|---|{'---|' * len(self.goodput)}\n"
-        body = head + "\n".join(lines) + "".join(f"\n\n`{n}`: {e}" for n, e in self.errors.items())
-        return Card(say("race"), "goodput", body)
+        courses = " | ".join(say(f"course.{c}") for c in self.goodput)
+        head = f"| {say('race.head')} | {courses} |\n|---|{'---|' * len(self.goodput)}\n"
+        reasons = [say("race.why", error=e) for e in self.errors.values()]
+        return Card(say("race"), "goodput", "\n\n".join([head + "\n".join(lines), *reasons]))
 
     def __repr__(self) -> str:
         return repr(self._card())
@@ -88,20 +90,25 @@ class Result:
         return self._card()._repr_mimebundle_()
 
 
-def race(policy: Any, courses: tuple[Course, ...] = COURSES, name: str = "yours") -> Result:
+def race(
+    policy: Any, courses: tuple[Course, ...] = COURSES, name: str = MINE, tell: Callable[[str], Any] = lambda words: None
+) -> Result:
     """Run a policy and all built-in ones over the courses.
 
     policy: a class without arguments, a function that makes one, or an object with plan(state) that keeps nothing from
-    one run to the next. Raises TaskError if it is none of these.
+    one run to the next. tell: is told, in words, which course and which policy come next. Raises TaskError if it is no
+    policy, before anything runs.
     """
-    make = policy if isinstance(policy, type) or not hasattr(policy, "plan") else lambda: policy
-    if not callable(make):
-        raise TaskError(f"race() takes a policy: a class or an object with plan(state), not a {type(policy).__name__}.")
+    make, problem = maker(policy)
+    if make is None:
+        raise TaskError(problem)
     goodput: dict[str, dict[str, float | None]] = {}
     errors: dict[str, str] = {}
-    for course in courses:
+    for at, course in enumerate(courses):
         scores: dict[str, float | None] = {}
         for who in (name, *minirt.POLICIES):
+            shown = say("race.yours") if who == name else who
+            tell(say("race.now", course=say(f"course.{course.name}"), at=at + 1, of=len(courses), who=shown))
             if who in minirt.POLICIES:
                 scores[who] = built_in(who, course)
                 continue
@@ -111,9 +118,47 @@ def race(policy: Any, courses: tuple[Course, ...] = COURSES, name: str = "yours"
             out = call(lambda c=course: serve(make(), c).goodput(ttft=c.ttft, tpot=c.tpot), limit=LIMIT_S)
             scores[who] = out.value
             if out.kind != "ok":
-                errors[who] = out.error or out.kind
+                errors[who] = reason(out, course)
         goodput[course.name] = scores
     return Result(goodput, errors)
+
+
+def maker(policy: Any) -> tuple[Callable[[], Any] | None, str]:
+    """What makes the policy for each course; or None, and why this is no policy."""
+    make = policy if isinstance(policy, type) or not hasattr(policy, "plan") else lambda: policy
+    if not callable(make):
+        return None, say("race.no_policy", got=f"{type(policy).__name__}：{short(policy, 60)}")
+    out = call(make, limit=LIMIT_S)
+    if out.kind != "ok":
+        return None, say("race.not_made", error=out.error or say(f"status.{out.kind}"))
+    if not callable(getattr(out.value, "plan", None)):
+        return None, say("race.no_policy", got=type(out.value).__name__)
+    return make, ""
+
+
+def is_unanswered(policy: Any) -> bool:
+    """Whether there is no policy yet, or its plan() (or the function that would make it) is still empty."""
+    return policy is None or policy is ... or is_empty(policy) or is_empty(getattr(policy, "plan", None))
+
+
+def reason(out: Outcome, course: Course) -> str:
+    """Why a policy has no goodput."""
+    at = say("race.line", line=out.line, source=out.source) if out.line else ""
+    words = {"course": say(f"course.{course.name}"), "limit": f"{LIMIT_S:g}", "error": out.error, "at": at}
+    if isinstance(out.exception, minirt.PolicyError):
+        return say("race.refused", **words)
+    return say(f"race.{out.kind}", **words)
+
+
+def race_shown(policy: Any, **options: Any) -> None:
+    """race(), with what it is doing and what came of it on the page. Nothing runs for what is no policy."""
+    if is_unanswered(policy):
+        return display(Card(say("race"), say("status.unanswered"), say("race.first"), "unanswered"))
+    _, problem = maker(policy)
+    if problem:
+        return display(Card(say("race"), say("status.wrong"), problem, "wrong"))
+    ticker = Ticker(say("race"))
+    ticker.end(race(policy, tell=ticker.tell, **options))
 
 
 @cache

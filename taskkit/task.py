@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -14,7 +15,8 @@ from .texts import Text, fill, say, text_of
 from .verdict import Stopped, TaskError, Unanswered, Verdict, Wrong
 from .view import Card, Plain, display, short
 
-ROWS = ("input", "got", "want", "line", "error", "printed", "case")  # labels that have a word of their own
+ROWS = ("input", "got", "want", "line", "error", "case")  # labels that have a word of their own
+LINES = 20  # of what a learner's code printed
 
 _store: Store | None = None
 
@@ -34,14 +36,29 @@ def use(new: Store | None) -> None:
 
 
 class Attempt:
-    """What a judge runs learners' code with. limit: seconds left for all calls of this check together."""
+    """What a judge runs learners' code with. limit: seconds for all calls of this check together.
+
+    said: what each call printed. half: a judge sets it when the first of two parts is right.
+    """
 
     def __init__(self, limit: float) -> None:
-        self.limit = limit
+        self.limit = self.left = limit
+        self.said: list[str] = []
+        self.half = False
 
     def outcome(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Outcome:
         """Call it and look at what happened."""
-        return call(fn, *args, limit=self.limit, **options)
+        started = time.monotonic()
+        out = call(fn, *args, limit=max(self.left, 0.01), **options)
+        self.left -= time.monotonic() - started
+        self.said.append(out.printed)
+        return out
+
+    def quietly(self, fn: Callable[..., Any], *args: Any) -> Outcome:
+        """outcome(), for a call that the learner did not ask for: what it prints is forgotten."""
+        out = self.outcome(fn, *args)
+        self.said.pop()
+        return out
 
     def call(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Its value. Raises Stopped where it crashed or ran too long, Unanswered where it is still empty."""
@@ -56,19 +73,21 @@ class Attempt:
 class Task:
     """A task. id: "chapter.number". stars: 1 to 3. limit: seconds for a learner's code. draw: a function that takes the
     learner's function (or None, while it is empty) and returns what show() displays, a thing or a list of them.
+    racing: whether race() is part of it.
 
     A kind overrides `_judge(answer)`: return values for the text shown when it is right; raise Wrong, Unanswered or
-    Stopped. Nothing else may come out of it whatever the learner passes.
+    Stopped. Nothing else may come out of it whatever the learner passes. It runs the learner's code by self.attempt.
     """
 
     kind = "task"
 
     def __init__(
         self, id: str, stars: int, *, kind: str | None = None, limit: float = 5.0,
-        draw: Callable[[Callable[..., Any] | None], Any] | None = None,
+        draw: Callable[..., Any] | None = None, racing: bool = False,
     ) -> None:  # fmt: skip
-        self.id, self.stars, self.limit, self.draw = id, stars, limit, draw
+        self.id, self.stars, self.limit, self.draw, self.racing = id, stars, limit, draw, racing
         self.kind = kind or self.kind
+        self.attempt = Attempt(limit)
 
     @property
     def text(self) -> Text:
@@ -88,23 +107,36 @@ class Task:
 
     def judge(self, answer: Any = None, *more: Any) -> Verdict:
         """The verdict alone; nothing is shown or remembered."""
+        self.attempt = Attempt(self.limit)
         try:
             if answer is None or answer is ... or (isinstance(answer, str) and not answer.strip()):
                 answer = self._default()
             values = self._judge(answer, *more) or {}
         except Unanswered as e:
-            return Verdict(self.id, "unanswered", "unanswered", say(str(e) or "unanswered"))
+            code = str(e) or ("unanswered.half" if self.attempt.half else "unanswered")
+            return Verdict(self.id, "unanswered", "unanswered", self._say(code))
         except Wrong as w:
-            own = self.text.messages.get(w.code)
-            words = fill(own, w.values) if own is not None else say(w.code, **w.values)
-            if own is None and self.text.why:
-                words += "\n\n" + self.text.why
-            return Verdict(self.id, "wrong", w.code, words, _rows(w.rows))
+            verdict = Verdict(self.id, w.status, w.code, self._explain(w), _rows(w.rows))
         except Stopped as s:
-            return self._stopped(s.outcome)
+            verdict = self._stopped(s.outcome)
         except Exception as e:  # an answer of a shape no judge thought of must not end in a traceback
-            return self._stopped(Outcome("crash", error=f"{type(e).__name__}: {e}", exception=e))
-        return Verdict(self.id, self._good, self._good, fill(self._praise(values), values))
+            verdict = self._stopped(Outcome("crash", error=f"{type(e).__name__}: {e}", exception=e))
+        else:
+            verdict = Verdict(self.id, self._good, self._good, fill(self._praise(values), values))
+        # Of a failure, what the failing call printed: the cases before it would only be in the way.
+        said = self.attempt.said if verdict.status == self._good else self.attempt.said[-1:]
+        verdict.printed = last_lines("".join(said))
+        return verdict
+
+    def _say(self, key: str, **values: Any) -> str:
+        """A common sentence; {t} in it is the task's variable in the notebook, {id} its number."""
+        return say(key, **{"t": self.var, "id": self.id, **values})
+
+    def _explain(self, wrong: Wrong) -> str:
+        own = self.text.messages.get(wrong.code)
+        if own is not None:
+            return fill(own, wrong.values)
+        return self._say(wrong.code, **wrong.values) + ("\n\n" + self.text.why if self.text.why else "")
 
     _good = "solved"
 
@@ -124,13 +156,11 @@ class Task:
             rows.append(("error", Plain(out.error)))
         if out.line:
             rows.append(("line", Plain(f"{out.line}: {out.source}")))
-        if out.printed.strip():
-            rows.append(("printed", Plain(short_text(out.printed))))
-        words = say(out.kind, limit=f"{self.limit:g}")
+        words = self._say(out.kind, limit=f"{self.limit:g}")
         return Verdict(self.id, out.kind, out.kind, words, _rows([*getattr(out, "rows", []), *rows]))
 
     def _remember(self, verdict: Verdict, answer: Any) -> None:
-        if verdict.status == "unanswered":
+        if verdict.status in ("unanswered", "refused"):
             return
         state = {"solved": "solved", "noted": "noted"}.get(verdict.status, "wrong")
         tries = int(store().get(self.id).get("tries", 0)) + 1
@@ -142,61 +172,98 @@ class Task:
         card = Card(f"{self.id} {say('status.' + verdict.status)}", self.text.title, verdict.message, verdict.status)
         card.raw = view.facts(verdict.rows)
         card.tail = rows
+        if verdict.printed:
+            card.add(say("printed"), verdict.printed)
         return card
 
     # -- help -----------------------------------------------------------------------------------
     def hint(self, n: int | None = None) -> None:
         """Show hint n (from 1); without n, the next one. They open in order."""
         hints = self.text.hints
+        if not hints:
+            return self._unsupported("hint")
         opened = int(store().get(self.id).get("hints", 0))
         n = opened + 1 if n is None else n
         if not isinstance(n, int) or n < 1:
             raise TaskError(f"hint({n!r}): hints are counted from 1; this task has {len(hints)}.")
         if n > len(hints):
-            display(Card(self.id, self.text.title, say("hint.none", total=len(hints)), "hint"))
+            words = self._say("hint.none", total=len(hints))
+            words += self._say("hint.show") if "show" in self.verbs() else self._say("hint.read")
+            display(Card(self.id, self.text.title, words, "hint"))
         elif n > opened + 1:
-            display(Card(self.id, self.text.title, say("hint.order", next=opened + 1), "hint"))
+            display(Card(self.id, self.text.title, self._say("hint.order", next=opened + 1), "hint"))
         else:
             store().update(self.id, hints=max(n, opened))
             display(Card(self.id, say("hint", n=n, total=len(hints)), hints[n - 1], "hint"))
 
-    def show(self, answer: Any = None) -> None:
+    def show(self, answer: Any = None, *more: Any) -> None:
         """Draw what an answer does on a small case, beside what it should do."""
-        empty = answer is None or answer is ... or is_empty(answer)
+        if "show" not in self.verbs():
+            return self._unsupported("show")
+        self.attempt = attempt = Attempt(self.limit)
         try:
-            things = self._draw(None if empty else _careful(answer, self.limit))
+            things = self._draw(None if answer is None or answer is ... or is_empty(answer) else answer)
         except Unanswered:
             things = self._draw(None)
         except Wrong as w:
-            own = self.text.messages.get(w.code)
-            words = fill(own, w.values) if own is not None else say(w.code, **w.values)
-            things = self._card(Verdict(self.id, "wrong", w.code, words, _rows(w.rows)))
+            things = self._card(Verdict(self.id, "wrong", w.code, self._explain(w), _rows(w.rows)))
         except Stopped as s:
             things = self._card(self._stopped(s.outcome))
         except Exception as e:  # what came back is of a shape that no picture can be made of
             at, source = where(e)
             rows = [("error", Plain(f"{type(e).__name__}: {e}")), *([("line", Plain(f"{at}: {source}"))] if at else [])]
-            things = self._card(Verdict(self.id, "wrong", "show.failed", say("show.failed"), _rows(rows)))
+            things = self._card(Verdict(self.id, "wrong", "show.failed", self._say("show.failed"), _rows(rows)))
         for thing in things if isinstance(things, list) else [things]:
             display(thing)
+        if said := last_lines("".join(attempt.said)):
+            card = Card(self.id, self.text.title, "")
+            card.add(say("printed"), said)
+            display(card)
 
-    def _draw(self, fn: Callable[..., Any] | None) -> Any:
-        if self.draw is None:
-            return Card(self.id, self.text.title, say("show.none"))
-        return self.draw(fn)
+    def _draw(self, answer: Any) -> Any:
+        assert self.draw is not None
+        return self.draw(_careful(answer, self.attempt))
 
-    def reveal(self) -> None:
+    def verbs(self) -> list[str]:
+        """What can be called on this task, in the order of use."""
+        return ["check", "hint", *(["show"] if self.draw else []), *(["race"] if self.racing else [])]
+
+    def _unsupported(self, verb: str) -> None:
+        verbs = "、".join(f"`{self.var}.{v}()`" for v in self.verbs())
+        words = self._say("unsupported", kind=say(f"kind.{self.kind}"), verb=verb, verbs=verbs)
+        display(Card(self.id, self.text.title, words))
+
+    def reveal(self, *args: Any, **options: Any) -> None:
         """A free answer's model answer; other kinds have none."""
-        display(Card(self.id, self.text.title, say("reveal.none")))
+        self._unsupported("reveal")
 
-    def race(self, policy: Any, **options: Any) -> None:
+    def grade(self, *args: Any, **options: Any) -> None:
+        """Of a free answer only."""
+        self._unsupported("grade")
+
+    def predict(self, *args: Any, **options: Any) -> Any:
+        """Of a prediction only."""
+        self._unsupported("predict")
+
+    def run(self, *args: Any, **options: Any) -> None:
+        """Of a prediction only."""
+        self._unsupported("run")
+
+    def race(self, policy: Any = None, *more: Any, **options: Any) -> None:
         """Race a policy against the built-in ones: see taskkit.racing."""
-        from .racing import race
+        if not self.racing:
+            return self._unsupported("race")
+        from .racing import race_shown
 
-        display(race(policy, **options))
+        race_shown(policy, **options)
 
     def forget(self) -> None:
         """What reset() clears beside the stored progress; nothing, unless a kind keeps something."""
+
+    @property
+    def var(self) -> str:
+        """What the task is called in its notebook: t4 is 01.4."""
+        return f"t{self.id.split('.')[1]}"
 
     # -- the question ---------------------------------------------------------------------------
     def _question(self) -> str:
@@ -214,11 +281,10 @@ class Task:
         return repr(self._question_card())
 
 
-def _careful(fn: Any, limit: float) -> Any:
+def _careful(fn: Any, attempt: Attempt) -> Any:
     """The learner's function (or policy, as it is), stopped when it runs too long."""
     if not callable(fn) or isinstance(fn, type):
         return fn
-    attempt = Attempt(limit)
     return lambda *args, **options: attempt.call(fn, *copy.deepcopy(args), **options)
 
 
@@ -226,7 +292,8 @@ def _rows(rows: list[tuple[str, Any]]) -> list[tuple[str, str]]:
     return [(say(f"row.{k}") if k in ROWS else k, short(v)) for k, v in rows]
 
 
-def short_text(text: str, lines: int = 6) -> str:
-    """The first lines of what was printed."""
-    kept = text.strip().splitlines()
-    return " ⏎ ".join(kept[:lines]) + (" …" if len(kept) > lines else "")
+def last_lines(text: str) -> str:
+    """The last lines of what was printed, long ones cut; how many there were before them."""
+    kept = text.rstrip().splitlines()
+    before = [say("printed.before", n=len(kept) - LINES)] if len(kept) > LINES else []
+    return "\n".join([*before, *(short(Plain(line)) for line in kept[-LINES:])])

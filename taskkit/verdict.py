@@ -14,12 +14,26 @@ class Wrong(Exception):
     """Raised by a judge. code: which message of the task (or of the common ones) says what is wrong.
 
     rows: (label key, value) shown under the message: "input", "got", "want", or any words. values: what the message's
-    {fields} stand for.
+    {fields} stand for. status: what the verdict is called.
     """
+
+    status = "wrong"
 
     def __init__(self, code: str, rows: list[tuple[str, Any]] | None = None, **values: Any) -> None:
         super().__init__(code)
         self.code, self.rows, self.values = code, rows or [], values
+
+
+class Missed(Wrong):
+    """A prediction that was not right: no fault, the answer is known now."""
+
+    status = "seen"
+
+
+class Refused(Wrong):
+    """What came can't be taken as an answer (too short, no number): nothing is noted, the task stays as it was."""
+
+    status = "refused"
 
 
 class Unanswered(Exception):
@@ -36,9 +50,11 @@ class Stopped(Exception):
 
 @dataclass
 class Verdict:
-    """status: solved, wrong, crash, timeout, unanswered, or noted (a free answer that waits to be graded).
+    """status: solved, wrong, crash, timeout, unanswered, refused (not taken as an answer), seen (a prediction that was not
+    right), or noted (a free answer that waits to be graded).
 
     code: the name of the message. message: the words, in the small markup of taskkit.view. rows: facts under it.
+    printed: what the learner's code printed, the last lines of it.
     """
 
     task_id: str
@@ -46,6 +62,7 @@ class Verdict:
     code: str
     message: str
     rows: list[tuple[str, str]] = field(default_factory=list)
+    printed: str = ""
 
     @property
     def solved(self) -> bool:

@@ -29,7 +29,7 @@ border-radius:6px;margin:6px 0;overflow:auto;line-height:1.45}.tk pre code{backg
 padding:3px 10px;text-align:left!important;vertical-align:top;background:none}
 .tk td.tk-key{white-space:nowrap;color:var(--jp-ui-font-color2,#5b6470)}
 .tk-solved{--tk:#009e73}.tk-wrong{--tk:#d55e00}.tk-crash{--tk:#d55e00}.tk-timeout{--tk:#d55e00}
-.tk-unanswered{--tk:#8a929c}.tk-noted{--tk:#0072b2}.tk-hint{--tk:#e69f00}
+.tk-unanswered,.tk-refused{--tk:#8a929c}.tk-noted{--tk:#0072b2}.tk-hint,.tk-seen{--tk:#e69f00}
 """
 
 
@@ -39,6 +39,11 @@ class Card:
     def __init__(self, head: str, tag: str, body: str, status: str = "", dim: str = "", raw: str = "") -> None:
         self.head, self.tag, self.body, self.status, self.dim, self.raw = head, tag, body, status, dim, raw
         self.tail = ""  # what `raw` says, for a terminal
+
+    def add(self, label: str, text: str) -> None:
+        """A text under the rest, as it is, under a label."""
+        self.raw += f'<p class="tk-dim">{escape(label)}</p><pre><code>{escape(text)}</code></pre>'
+        self.tail += f"\n{label}\n{text}"
 
     def __repr__(self) -> str:
         first = " · ".join(x for x in (self.head, self.tag, self.dim) if x)
@@ -61,6 +66,44 @@ def display(thing: Any) -> None:
     from IPython.display import display as show
 
     show(thing)
+
+
+class Ticker:
+    """What goes on during something that takes seconds, in one place that the result takes in the end.
+
+    A run by a machine (taskkit.store.is_fresh) sees the result only: what is compared must not depend on the pace.
+    """
+
+    def __init__(self, head: str) -> None:
+        from IPython import get_ipython
+
+        from .store import is_fresh
+
+        self.head, self.silent, self.page, self.handle = head, is_fresh(), get_ipython() is not None, None
+
+    def tell(self, words: str) -> None:
+        """Say what comes next."""
+        if self.silent:
+            return
+        if not self.page:
+            print(f"{self.head}: {words}")
+        else:
+            self._put(Card(self.head, "…", words))
+
+    def end(self, thing: Any) -> None:
+        """Show the result where the words stood."""
+        if self.silent or not self.page:
+            display(thing)
+        else:
+            self._put(thing)
+
+    def _put(self, thing: Any) -> None:
+        from IPython.display import display as show
+
+        if self.handle is None:
+            self.handle = show(thing, display_id=True)
+        else:
+            self.handle.update(thing)
 
 
 def inline(words: str) -> str:

@@ -8,11 +8,15 @@ from typing import Any
 import minirt
 from minirt import workloads
 
-from ..kinds import Code, Derive, Judged, Predict
+from ..drawing import blocks
+from ..guard import is_empty
+from ..guess import Predict
+from ..kinds import Code, Derive, Judged
 from ..pictures import beside, play, player
 from ..task import Attempt, Task
 from ..texts import say
 from ..verdict import Unanswered, Wrong
+from ..view import short
 
 SLOTS = 4
 
@@ -91,6 +95,7 @@ def _waste_then_sort(answer: Any, attempt: Attempt) -> dict[str, Any]:
     share = used / (used + wasted)
     if share > 0.35:
         raise Wrong("not_wasteful", [("got", list(lengths))], share=f"{share:.0%}")
+    attempt.half = True
     rng = Random("taskkit 01.5")
     cases = [(list(lengths), SLOTS), ([1, 2, 3, 4, 5], 2)]
     cases += [([rng.randint(1, 32) for _ in range(rng.randint(5, 24))], rng.randint(2, 6)) for _ in range(12)]
@@ -109,26 +114,61 @@ def _waste_then_sort(answer: Any, attempt: Attempt) -> dict[str, Any]:
 
 def _check_lengths(lengths: Any) -> None:
     if not isinstance(lengths, (list, tuple)) or not all(type(n) is int for n in lengths):
-        raise Wrong("two_parts", [("got", lengths)])
-    if len(lengths) != 8 or min(lengths) < 1 or max(lengths) > 32 or sum(lengths) < 64:
-        raise Wrong("outside_rules", [("got", list(lengths))], n=len(lengths), mean=sum(lengths) / max(1, len(lengths)))
+        raise Wrong("not_integers", [("got", lengths)])
+    facts = [("got", list(lengths))]
+    if len(lengths) != 8:
+        raise Wrong("wrong_count", facts, n=len(lengths))
+    if outside := [n for n in lengths if not 1 <= n <= 32]:
+        raise Wrong("out_of_range", facts, values="、".join(map(short, outside)))
+    if sum(lengths) < 64:
+        raise Wrong("too_few_tokens", facts, total=sum(lengths))
+
+
+SHOWN = [5, 2, 2, 1, 3, 1]
 
 
 def _draw_static(fn: Any) -> Any:
     """01.2 and 01.3: the static batch itself, with its wasted rows."""
-    lengths = [5, 2, 2, 1, 3, 1]
-    return player(play(static_script(lengths, SLOTS), lengths, SLOTS, "static", together=True))
+    return player(play(static_script(SHOWN, SLOTS), SHOWN, SLOTS, "static", together=True))
 
 
-def _draw_order(fn: Any) -> Any:
-    lengths = [12, 1, 2, 3, 12, 2, 1, 3]
+def _draw_steps(fn: Any) -> Any:
+    """01.2: under the static batch, how many steps each batch has, by the expected function and by the learner's."""
+    rows_ = {say("show.want"): _steps_of_batches(static_steps)}
+    if fn is not None:
+        rows_[say("show.you")] = _steps_of_batches(fn)
+    owned = {name: _strip(steps) for name, steps in rows_.items() if steps}
+    count = max(sum(steps) for steps in rows_.values() if steps)
+    return [_draw_static(None), blocks(f"static_steps({SHOWN}, {SLOTS})", count, owned)]
+
+
+def _steps_of_batches(fn: Any) -> list[int]:
+    """From the totals for one batch, two batches, …; [] where that makes no strip that could be drawn."""
+    totals = [0, *(fn(SHOWN[:end], SLOTS) for end in range(SLOTS, len(SHOWN) + SLOTS, SLOTS))]
+    whole = all(type(n) is int and 0 <= n <= 30 for n in totals)
+    return [b - a for a, b in zip(totals, totals[1:])] if whole and totals == sorted(totals) and totals[-1] else []
+
+
+def _strip(steps: list[int]) -> dict[str, list[int]]:
+    ends = [sum(steps[: i + 1]) for i in range(len(steps))]
+    return {say("show.batch", n=i + 1): list(range(end - n, end)) for i, (n, end) in enumerate(zip(steps, ends))}
+
+
+def _draw_order(answer: Any, attempt: Attempt) -> Any:
+    """01.5: what arrange makes of an order; a pair (lengths, arrange) brings its own lengths."""
+    lengths, arrange = answer if isinstance(answer, (list, tuple)) and len(answer) == 2 else (None, answer)
+    if lengths is None or lengths is ...:
+        lengths = [12, 1, 2, 3, 12, 2, 1, 3]
+    else:
+        _check_lengths(lengths)
 
     def run(order: list[int], name: str) -> Any:
         return play(static_script(order, SLOTS), order, SLOTS, name, together=True)
 
-    if fn is None:
-        return player(run(lengths, "static"))
-    return beside(run(list(fn(lengths, SLOTS)), "yours"), run(lengths, "static"), (say("show.you"), "FCFS"))
+    before = run(list(lengths), "static")
+    if arrange is None or arrange is ... or is_empty(arrange):
+        return player(before)
+    return beside(run(list(attempt.call(arrange, list(lengths), SLOTS)), "yours"), before, (say("show.you"), "FCFS"))
 
 
 TASKS: list[Task] = [
@@ -138,7 +178,7 @@ TASKS: list[Task] = [
                "short_over_long": lambda: 100 * 8 / 512, "by_rows": lambda: 25.0},
     ),
     Code(
-        "01.2", 1, reference=static_steps, cases=_lengths, draw=_draw_static,
+        "01.2", 1, reference=static_steps, cases=_lengths, draw=_draw_steps, table=True,
         slips={
             "one_max": lambda ls, b: max(ls),
             "fractional": lambda ls, b: sum(ls) / b,
@@ -149,7 +189,7 @@ TASKS: list[Task] = [
         },
     ),
     Code(
-        "01.3", 2, reference=rows, cases=_lengths, draw=_draw_static,
+        "01.3", 2, reference=rows, cases=_lengths, draw=_draw_static, table=True,
         slips={
             "empty_slots": lambda ls, b: (sum(ls), b * static_steps(ls, b) - sum(ls)),
             "global_max": lambda ls, b: (sum(ls), sum(max(ls) - n for n in ls)),

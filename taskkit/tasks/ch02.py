@@ -11,8 +11,9 @@ from minirt import workloads
 
 from ..compare import same
 from ..free import Free
-from ..kinds import Code, Judged, Predict
-from ..pictures import beside, play, player, schedules
+from ..guess import Predict
+from ..kinds import Code, Judged
+from ..pictures import beside, fitting, play, player, schedules
 from ..task import Attempt, Task
 from ..texts import say
 from ..verdict import Unanswered, Wrong
@@ -108,8 +109,9 @@ def _equal_speedup() -> str:
 def runs_of(arrivals: Sequence[float]) -> tuple[Any, Any]:
     """The same equal requests under both; a static batch sets off with whoever is there when the engine is free."""
     requests = workloads.make_requests(prompt=1, output=[EQUAL] * len(arrivals), arrivals=list(arrivals))
-    static = minirt.simulate("static", requests, clock="step", max_batch_size=SLOTS, num_blocks=256, max_wait=0.0)
-    return static, minirt.simulate("vllm", requests, clock="step", max_batch_size=SLOTS, num_blocks=256)
+    room: dict[str, Any] = {"clock": "step", "max_batch_size": SLOTS, **fitting([EQUAL], SLOTS)}
+    static = minirt.simulate("static", requests, max_wait=0.0, **room)
+    return static, minirt.simulate("vllm", requests, **room)
 
 
 def _arrivals(answer: Any, attempt: Attempt) -> dict[str, Any]:
@@ -132,7 +134,7 @@ def _gaps(times: list[int]) -> bool:
     return max(b - a for a, b in zip(times, times[1:])) > 2 * EQUAL
 
 
-def _draw_arrivals(answer: Any) -> Any:
+def _draw_arrivals(answer: Any, attempt: Attempt) -> Any:
     times = list(answer) if isinstance(answer, (list, tuple)) and ... not in answer else [0] * COUNT
     static, continuous = runs_of(times)
     return beside(static, continuous, ("static", "continuous"))
@@ -150,7 +152,7 @@ def _draw_occupancy(fn: Any) -> Any:
 
 TASKS: list[Task] = [
     Code(
-        "02.1", 1, reference=occupancy, cases=_batches, draw=_draw_occupancy,
+        "02.1", 1, reference=occupancy, cases=_batches, draw=_draw_occupancy, table=True,
         slips={
             "no_mean": lambda bs, s: sum(len(b) / s for b in bs),
             "rows": lambda bs, s: sum(len(b) for b in bs) / len(bs),

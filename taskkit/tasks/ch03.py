@@ -9,7 +9,8 @@ import minirt
 from minirt import roofline, workloads
 from minirt.policies.base import State, StepPlan
 
-from ..kinds import Code, Derive, Judged, Predict
+from ..guess import Predict
+from ..kinds import Code, Derive, Judged
 from ..pictures import beside, player
 from ..task import Attempt, Task
 from ..texts import say
@@ -149,6 +150,7 @@ def _abort_then_mend(answer: Any, attempt: Attempt) -> dict[str, Any]:
     aborted = sum(o.finish_reason == "aborted" for o in runtime("mini-runtime", pairs).outputs)
     if not aborted:
         raise Wrong("no_abort", [("got", pairs)])
+    attempt.half = True
     if policy is None or policy is ...:
         raise Unanswered
     rng = Random("taskkit 03.5")
@@ -175,7 +177,10 @@ def _guarded(policy: Any, pairs: Any, attempt: Attempt) -> Any:
     if out.kind == "unwritten":
         raise Unanswered
     if out.kind == "crash" and isinstance(out.exception, minirt.PolicyError):
+        steps: Any = out.exception.run.trace if out.exception.run is not None else []
         code = "stalls" if "stalls" in str(out.exception) else "broken_plan"
+        if code == "stalls" and not any(e.kind == "admitted" for step in steps for e in step.events):
+            code = "does_nothing"
         raise Wrong(code, [("input", pairs)], error=str(out.exception))
     if out.kind != "ok":
         raise Stopped(out)
@@ -192,15 +197,16 @@ def _check_pairs(pairs: Any) -> None:
             raise Wrong("too_big", [("got", (p, o))], total=p + o - 1)
 
 
-def _draw_runtime(answer: Any) -> Any:
-    pairs, policy = ([(3, 2), (3, 2)], None) if answer is None else answer
+def _draw_runtime(answer: Any, attempt: Attempt) -> Any:
+    """What happens to the learner's requests; while there are none, two that do no harm."""
+    pairs, policy = (None, None) if answer is None else answer
     if pairs is ... or pairs is None:
-        pairs = [(3, 2), (3, 2)]
+        pairs, policy = [(3, 2), (3, 2)], None
     _check_pairs(pairs)
     before = runtime("mini-runtime", pairs)
     if policy is None or policy is ...:
         return player(before)
-    return beside(before, _guarded(policy, pairs, Attempt(5.0)), ("mini-runtime", say("show.you")))
+    return beside(before, _guarded(policy, pairs, attempt), ("mini-runtime", say("show.you")))
 
 
 TASKS: list[Task] = [

@@ -10,11 +10,13 @@ import numpy as np
 from minirt import roofline
 
 from ..drawing import blocks
-from ..kinds import Code, Derive, Judged, Predict
+from ..guard import is_empty
+from ..guess import Predict
+from ..kinds import Code, Derive, Judged
 from ..task import Attempt, Task
 from ..texts import say
-from ..verdict import Unanswered, Wrong
-from .toypool import Pool, broken, run_operations
+from ..verdict import Wrong
+from .toypool import break_the_pool, draw_pool
 
 QWEN = roofline.get_model("Qwen2.5-0.5B")
 
@@ -71,7 +73,7 @@ def _pools(rng: Random) -> list[tuple[Any, ...]]:
 
 def _draw_grow(fn: Any) -> Any:
     free, table, n, size = [4, 1, 7, 0], [5, 2], 14, 4
-    rows = {"before": {"R0": table}, say("show.want"): {"R0": (grow(free, table, n, size) or ([], []))[0]}}
+    rows = {say("show.before"): {"R0": table}, say("show.want"): {"R0": (grow(free, table, n, size) or ([], []))[0]}}
     if fn is not None:
         got = fn(free, table, n, size)
         if not isinstance(got, (list, tuple)) or len(got) != 2:
@@ -112,6 +114,33 @@ def _prefix_hashes(fn: Any, attempt: Attempt) -> dict[str, Any]:
         if _hashes(fn, attempt, [*b, *a], size)[1] == base[1]:
             raise Wrong("unordered", facts)
     return {}
+
+
+def prefix_hashes(tokens: list[int], block_size: int) -> list[int]:
+    """One for each full block, that stands for everything up to its end."""
+    out: list[int] = []
+    for i in range(len(tokens) // block_size):
+        out.append(hash((out[-1] if out else 0, tuple(tokens[i * block_size : (i + 1) * block_size]))))
+    return out
+
+
+def _draw_hashes(fn: Any, attempt: Attempt) -> Any:
+    """Two requests of four-token blocks; blocks with the same hash have one letter and colour."""
+    a, b, c = [1, 2, 3, 4], [5, 6, 7, 8], [9, 9, 9, 9]
+    requests = {"A": [*a, *b, 7], "B": [*a, *c, *b]}
+    rows: dict[str, dict[str, list[int]]] = {}
+    found = {say("show.want"): {name: prefix_hashes(tokens, 4) for name, tokens in requests.items()}}
+    if fn is not None and not is_empty(fn):
+        found[say("show.you")] = {name: _hashes(fn, attempt, tokens, 4) for name, tokens in requests.items()}
+    for whose, hashes in found.items():
+        seen: list[Any] = []
+        for name, values in hashes.items():
+            row = rows.setdefault(f"{whose} {name}", {})
+            for at, value in enumerate(values):
+                if value not in seen:
+                    seen.append(value)
+                row.setdefault("abcdefgh"[min(7, seen.index(value))], []).append(at)
+    return blocks("A = " + ", ".join(map(str, requests["A"])) + ";  B = " + ", ".join(map(str, requests["B"])), 4, rows)
 
 
 def _hashes(fn: Any, attempt: Attempt, tokens: list[int], size: int) -> list[Any]:
@@ -178,87 +207,8 @@ def _near(got: Any, want: Any) -> bool:
 def _draw_attend(fn: Any) -> Any:
     task = next(t for t in TASKS if t.id == "05.5")
     _, k, _, table, context = next(iter(_contexts(task.rng())))
-    rows = {"table": {"R0": table}}
-    card: Any = Code._draw(_PLAIN, fn)
-    return [blocks(f"table = {table}, block_size = {k.shape[1]}, context = {context}", 12, rows, numbered=True), card]
-
-
-# -- 05.6: blocks that are shared, and freed too early ----------------------------------------------------------
-
-
-def _break_the_pool(answer: Any, attempt: Attempt) -> dict[str, Any]:
-    try:
-        operations, free = answer
-    except (TypeError, ValueError):
-        raise Wrong("two_parts", [("got", answer)]) from None
-    if operations is None or operations is ...:
-        raise Unanswered
-    pool = Pool(6)
-    run_operations(pool, operations)
-    victims = broken(pool)
-    if not victims:
-        raise Wrong("not_broken", [("got", operations)], free=len(pool.free_list))
-    if free is None or free is ...:
-        raise Unanswered
-    _mended(operations, free, attempt, 6 + sum(op[2] for op in operations if op[0] == "alloc"))
-    rng = Random("taskkit 05.6")
-    for _ in range(25):
-        _mended(_random_operations(rng), free, attempt, 12)
-    return {"victim": victims[0]}
-
-
-def _mended(operations: Any, free: Any, attempt: Attempt, size: int) -> None:
-    pool = Pool(size)
-    facts = [("input", operations)]
-    pool.free = lambda name: attempt.call(free, pool, name)  # type: ignore[method-assign]
-    run_operations(pool, operations)
-    if len(set(pool.free_list)) < len(pool.free_list):
-        raise Wrong("twice_free", facts, free=list(pool.free_list))
-    if broken(pool) or set(pool.free_list) & {b for t in pool.tables.values() for b in t}:
-        raise Wrong("still_shared", facts)
-    for name in list(pool.tables):
-        before = set(pool.tables)
-        pool.free(name)
-        if name in pool.tables:
-            raise Wrong("keeps_table", facts, name=name)
-        if set(pool.tables) != before - {name}:
-            raise Wrong("frees_others", facts, name=name)
-    if len(set(pool.free_list)) < len(pool.free_list):
-        raise Wrong("twice_free", facts, free=list(pool.free_list))
-    if len(pool.free_list) < size:
-        raise Wrong("leaks", facts, missing=size - len(pool.free_list))
-
-
-def _random_operations(rng: Random) -> list[tuple[Any, ...]]:
-    out: list[tuple[Any, ...]] = []
-    names: list[str] = []
-    room = 12
-    for n in range(rng.randint(4, 12)):
-        what = rng.choice(["alloc", "fork", "fork", "free"])
-        if what == "alloc" and room >= 2:
-            names.append(f"r{n}")
-            room -= 2  # never counted back: a safe bound, whatever is shared
-            out.append(("alloc", f"r{n}", 2))
-        elif what == "fork" and names:
-            out.append(("fork", rng.choice(names), f"r{n}"))
-            names.append(f"r{n}")
-        elif what == "free" and names:
-            out.append(("free", names.pop(rng.randrange(len(names)))))
-    return out
-
-
-def _draw_pool(answer: Any) -> Any:
-    operations = [("alloc", "a", 2), ("alloc", "b", 1)]
-    if isinstance(answer, (list, tuple)) and len(answer) == 2 and isinstance(answer[0], (list, tuple)):
-        operations = list(answer[0])
-    elif isinstance(answer, list):
-        operations = answer
-    rows: dict[str, dict[str, Any]] = {}
-    pool = Pool(6)
-    for n, op in enumerate(operations):
-        run_operations(pool, [op])
-        rows[f"{n} {op[0]} {op[1]}"] = {name: list(t) for name, t in pool.tables.items()}
-    return blocks("6 blocks, after each operation", 6, rows)
+    title = f"table = {table}, block_size = {k.shape[1]}, context = {context}"
+    return blocks(title, 12, {"table": {"R0": table}}, numbered=True)
 
 
 def _paged_waste() -> str:
@@ -268,12 +218,6 @@ def _paged_waste() -> str:
     waste = 1 - sum(lengths) / held
     return "A" if waste < 0.04 else "B" if waste < 0.15 else "C"
 
-
-_PLAIN = Code(
-    "05.5", 3, reference=attend, cases=_contexts, same=_near,
-    slips={r: _attend(r) for r in (
-        "no_scale", "scaled_by_d", "no_mask", "misses_last", "ignores_table", "no_softmax", "mixes_k")},
-)  # fmt: skip
 
 TASKS: list[Task] = [
     Derive(
@@ -305,10 +249,12 @@ TASKS: list[Task] = [
             "one_block": _grow_by(lambda n, s, held: int(n > held * s)),
         },
     ),
-    Judged("05.4", 2, kind="code", judge=_prefix_hashes),
+    Judged("05.4", 2, kind="code", judge=_prefix_hashes, draw=_draw_hashes),
     Code(
-        "05.5", 3, reference=attend, cases=_contexts, same=_near, draw=_draw_attend, slips=_PLAIN.slips,
+        "05.5", 3, reference=attend, cases=_contexts, same=_near, draw=_draw_attend, table=True,
+        slips={r: _attend(r) for r in (
+            "no_scale", "scaled_by_d", "no_mask", "misses_last", "ignores_table", "no_softmax", "mixes_k")},
     ),
-    Judged("05.6", 3, judge=_break_the_pool, draw=_draw_pool),
+    Judged("05.6", 3, judge=break_the_pool, draw=draw_pool),
     Predict("05.7", 1, truth=_paged_waste),
 ]  # fmt: skip

@@ -11,12 +11,13 @@ from minirt import roofline, workloads
 
 from ..drawing import blocks
 from ..free import Free
-from ..kinds import Choice, Code, Derive, Judged, Predict
+from ..guess import Predict
+from ..kinds import Choice, Code, Derive, Judged
 from ..pictures import beside, player
 from ..task import Attempt, Task
 from ..texts import say
 from ..verdict import Unanswered, Wrong
-from .toysched import EvictsOldest, check_jobs, guarded, serve, two_parts
+from .toysched import EvictsOldest, check_jobs, guarded, is_missing, serve, two_parts
 
 A100, LLAMA = roofline.get_hardware("A100-80GB"), roofline.get_model("Llama-3-8B")
 
@@ -181,7 +182,8 @@ def _thrash_then_calm(answer: Any, attempt: Attempt) -> dict[str, Any]:
     if ratio < 1.9:
         code = "fits" if ratio == 1 else "not_enough"
         raise Wrong(code, [("got", jobs)], ratio=f"{ratio:.2f}")
-    if policy is None or policy is ...:
+    attempt.half = True
+    if is_missing(policy):
         raise Unanswered
     computed = needed = steps = alone = 0
     for given in [list(jobs), *hidden_jobs()]:
@@ -198,13 +200,13 @@ def _thrash_then_calm(answer: Any, attempt: Attempt) -> dict[str, Any]:
     return values
 
 
-def _draw_thrash(answer: Any) -> Any:
+def _draw_thrash(answer: Any, attempt: Attempt) -> Any:
     jobs, policy = ([(12, 20)] * 4, None) if answer is None else two_parts(answer)
     check_jobs(jobs, 8, BLOCKS)
     before = serve(EvictsOldest(), jobs, BLOCKS, SLOTS)
-    if policy is None or policy is ...:
+    if is_missing(policy):
         return player(before)
-    after = guarded(policy, Attempt(20.0), lambda p: serve(p, jobs, BLOCKS, SLOTS), jobs)
+    after = guarded(policy, attempt, lambda p: serve(p, jobs, BLOCKS, SLOTS), jobs)
     return beside(before, after, ("evicts-oldest", say("show.you")))
 
 

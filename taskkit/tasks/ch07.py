@@ -8,11 +8,8 @@ from typing import Any
 
 from ..free import Free
 from ..kinds import Choice, Code, Judged
-from ..pictures import beside, player
-from ..task import Attempt, Task
-from ..texts import say
-from ..verdict import Unanswered, Wrong
-from .toysched import BLOCK, FirstCome, ShortestFirst, TakesEveryone, check_jobs, guarded, serve, two_parts
+from ..task import Task
+from .ch07_policies import beats_vllm, draw_race, draw_stall, draw_starve, stall_then_mend, starve_then_mend
 
 # -- 07.2: cut prompts into pieces ------------------------------------------------------------------------------
 
@@ -124,131 +121,6 @@ def _lines(rng: Random) -> list[tuple[Any, ...]]:
     return fixed + out
 
 
-# -- 07.5: a policy that stalls ---------------------------------------------------------------------------------
-
-BLOCKS, SLOTS = 8, 4
-
-
-def _stall_then_mend(answer: Any, attempt: Attempt) -> dict[str, Any]:
-    jobs, policy = two_parts(answer)
-    check_jobs(jobs, 6, BLOCKS)
-    out = attempt.outcome(lambda: serve(TakesEveryone(), jobs, BLOCKS, SLOTS))
-    if out.kind == "ok":
-        fits = sum(-(-(p + o - 1) // BLOCK) for p, o in jobs) <= BLOCKS
-        raise Wrong("fits" if fits else "gets_by", [("got", jobs)])
-    if policy is None or policy is ...:
-        raise Unanswered
-    rng = Random("taskkit 07.5")
-    hidden = [[(rng.randint(1, 24), rng.randint(1, 8)) for _ in range(rng.randint(3, 6))] for _ in range(12)]
-    steps = alone = 0
-    for given in [list(jobs), *hidden]:
-        run = guarded(policy, attempt, lambda p, g=given: serve(p, g, BLOCKS, SLOTS), given)  # type: ignore[misc]
-        if any(o.finish_reason != "length" for o in run.outputs):
-            raise Wrong("gives_up", [("input", given)])
-        steps, alone = steps + len(run.trace), alone + sum(-(-p // BLOCK) + o - 1 for p, o in given)
-    if steps > 0.9 * alone:
-        raise Wrong("serial", [], steps=steps, alone=alone)
-    return {"steps": steps, "alone": alone}
-
-
-# -- 07.6: a policy that starves --------------------------------------------------------------------------------
-
-PASSED = 20
-
-
-def overtaken(run: Any) -> int:
-    """How many later arrivals were admitted before the one who was overtaken most."""
-    place: dict[int, int] = {}
-    for step in run.trace:
-        for e in step.events:
-            if e.kind == "admitted":
-                place.setdefault(e.id, len(place))
-    arrival = {r.id: r.arrival for r in run.metrics.requests}
-    return max(sum(arrival[j] > arrival[i] and place[j] < place[i] for j in place) for i in place)
-
-
-def stream(outputs: list[int], arrivals: list[float], policy: Any) -> Any:
-    """One-token prompts on two slots."""
-    return serve(policy, [(1, o) for o in outputs], 64, 2, arrivals)
-
-
-def _streams() -> list[tuple[list[int], list[float]]]:
-    rng, out = Random("taskkit 07.6"), []
-    for _ in range(3):
-        outputs, now, arrivals = [rng.choice([1, 2, 3, 4, 24]) for _ in range(140)], 0.0, []
-        for _ in outputs:
-            now += rng.expovariate(1 / 3.1)
-            arrivals.append(round(now, 2))
-        out.append((outputs, arrivals))
-    return out
-
-
-def _starve_then_mend(answer: Any, attempt: Attempt) -> dict[str, Any]:
-    load, policy = two_parts(answer)
-    outputs, arrivals = _checked_load(load)
-    worst = overtaken(stream(outputs, arrivals, ShortestFirst()))
-    if worst < PASSED:
-        raise Wrong("nobody_starves" if worst == 0 else "not_long_enough", [("got", load)], n=worst)
-    if policy is None or policy is ...:
-        raise Unanswered
-    mean = fcfs = 0.0
-    for given in _streams():
-        run = guarded(policy, attempt, lambda p, g=given: stream(g[0], g[1], p), Ellipsis)  # type: ignore[misc]
-        if any(o.finish_reason != "length" for o in run.outputs):
-            raise Wrong("gives_up", [])
-        if (most := overtaken(run)) > PASSED:
-            raise Wrong("still_starves", [], n=most)
-        mean, fcfs = mean + run.metrics.e2e.mean, fcfs + stream(*given, FirstCome()).metrics.e2e.mean
-    if mean > 0.85 * fcfs:
-        raise Wrong("no_gain", [], mean=f"{mean / fcfs:.0%}")
-    return {"n": worst, "mean": f"{mean / fcfs:.0%}"}
-
-
-def _checked_load(load: Any) -> tuple[list[int], list[float]]:
-    try:
-        pairs = [(o, float(t)) for o, t in load]
-    except (TypeError, ValueError):
-        raise Wrong("outside_rules", [("got", load)]) from None
-    times = [t for _, t in pairs]
-    fine = all(type(o) is int and 1 <= o <= 64 for o, _ in pairs) and all(0 <= t <= 500 for t in times)
-    if not 2 <= len(pairs) <= 60 or not fine or times != sorted(times):
-        raise Wrong("outside_rules", [("got", load)])
-    return [o for o, _ in pairs], times
-
-
-def _draw_starve(answer: Any) -> Any:
-    load, policy = ([(8, 0.0), (8, 0.0), (8, 0.5), (2, 1.0)], None) if answer is None else two_parts(answer)
-    outputs, arrivals = _checked_load(load)
-    before = stream(outputs, arrivals, ShortestFirst())
-    if policy is None or policy is ...:
-        return player(before)
-    after = guarded(policy, Attempt(20.0), lambda p: stream(outputs, arrivals, p), load)
-    return beside(before, after, ("shortest-first", say("show.you")))
-
-
-# -- 07.7: the race ---------------------------------------------------------------------------------------------
-
-
-def _beats_vllm(answer: Any, attempt: Attempt) -> dict[str, Any]:
-    from ..racing import COURSES, built_in
-    from ..racing import serve as run_course
-
-    won, table = [], []
-    for course in COURSES:
-        m = guarded(answer, attempt, lambda p, c=course: run_course(p, c), course.name)  # type: ignore[misc]
-        lost = sum(r.finish_reason != "length" for r in m.requests)
-        if lost:
-            raise Wrong("gives_up", [], course=course.name, n=lost)
-        mine, theirs = m.goodput(ttft=course.ttft, tpot=course.tpot), built_in("vllm", course)
-        table.append((course.name, f"{mine:.2f} : {theirs:.2f}"))
-        if mine > theirs + 0.005:
-            won.append(course.name)
-    if not won:
-        same = all(a == b for a, b in (cell.split(" : ") for _, cell in table))
-        raise Wrong("a_copy" if same else "beats_nowhere", table)
-    return {"won": "、".join(won), "table": "；".join(f"{c} {cell}" for c, cell in table)}
-
-
 TASKS: list[Task] = [
     Choice("07.1", 1, right="BD"),
     Code(
@@ -286,8 +158,8 @@ TASKS: list[Task] = [
             "keys": lambda ws, now, rate: sorted(w[1] - rate * (now - w[2]) for w in ws),
         },
     ),
-    Judged("07.5", 2, judge=_stall_then_mend, limit=20.0),
-    Judged("07.6", 3, judge=_starve_then_mend, draw=_draw_starve, limit=20.0),
-    Judged("07.7", 3, kind="code", judge=_beats_vllm, limit=60.0),
+    Judged("07.5", 2, judge=stall_then_mend, draw=draw_stall, limit=20.0),
+    Judged("07.6", 3, judge=starve_then_mend, draw=draw_starve, limit=20.0),
+    Judged("07.7", 3, kind="code", judge=beats_vllm, draw=draw_race, racing=True, limit=30.0),
     Free("07.8", 2),
 ]  # fmt: skip

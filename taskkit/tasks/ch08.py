@@ -10,7 +10,8 @@ import minirt
 from minirt import workloads
 
 from ..free import Free
-from ..kinds import Choice, Code, Derive, Predict
+from ..guess import Predict
+from ..kinds import Choice, Code, Derive
 from ..task import Task
 
 # -- 08.1: the two TPOTs ----------------------------------------------------------------------------------------

@@ -10,14 +10,17 @@ from typing import Any
 import minirt
 from minirt import roofline, workloads
 from minirt.policies import MiniRuntimePolicy
+from minirt.tally import token_times
 
 from ..drawing import curves
 from ..free import Free
-from ..kinds import Choice, Code, Derive, Judged, Predict
+from ..guess import Predict
+from ..kinds import Choice, Code, Derive, Judged
 from ..task import Attempt, Task
 from ..texts import say
 from ..verdict import Wrong
-from .toysched import guarded
+from ..view import Card
+from .toysched import guarded, is_missing
 
 A100, LLAMA = roofline.get_hardware("A100-80GB"), roofline.get_model("Llama-3-8B").but(max_len=16384)
 BUDGET = 8192  # tokens, MAX_TOKENS_PER_PREFILL_STEP of the source chapter
@@ -28,12 +31,12 @@ PEAK, BW, N, KV = A100.peak_flops, A100.bandwidth, LLAMA.params, LLAMA.kv_bytes_
 
 
 def scene(policy: Any, riders: int = 8, longs: Sequence[float] = (0.5,), size: int = BUDGET) -> Any:
-    """People who are reading along, and at these times a prompt of `size` tokens among them."""
+    """The run: people who are reading along, and at these times a prompt of `size` tokens among them."""
     requests = workloads.make_requests(
         prompt=[64] * riders + [size] * len(longs), output=[200] * riders + [16] * len(longs),
         arrivals=[0.0] * riders + list(longs), seed=3,
     )  # fmt: skip
-    return minirt.simulate(policy, requests, hardware=A100, model=LLAMA, max_batch_size=32).metrics
+    return minirt.simulate(policy, requests, hardware=A100, model=LLAMA, max_batch_size=32)
 
 
 SCENES: tuple[tuple[int, tuple[float, ...], int], ...] = ((8, (0.5,), BUDGET), (16, (0.4, 0.6), BUDGET), (12, (0.3,), 6000))
@@ -41,12 +44,12 @@ SCENES: tuple[tuple[int, tuple[float, ...], int], ...] = ((8, (0.5,), BUDGET), (
 
 @cache
 def unmended(at: int) -> Any:
-    """What the learner's policy is measured against: chunk and budget 8192."""
+    """The run that the learner's policy is measured against: chunk and budget 8192."""
     return scene(MiniRuntimePolicy(BUDGET, BUDGET), *SCENES[at])
 
 
 def _times_as_long() -> str:
-    m = unmended(0)
+    m = unmended(0).metrics
     ratio = m.itl.max / m.itl.p50
     return "A" if ratio < 1.5 else "B" if ratio < 15 else "C" if ratio < 200 else "D"
 
@@ -58,17 +61,33 @@ def _long_ttft(m: Any) -> float:
 def _mend(answer: Any, attempt: Attempt) -> dict[str, Any]:
     worst = slowest = 0.0
     for at, given in enumerate(SCENES):
-        m = guarded(answer, attempt, lambda p, g=given: scene(p, *g), given)  # type: ignore[misc]
+        m = guarded(answer, attempt, lambda p, g=given: scene(p, *g), given).metrics  # type: ignore[misc]
         if any(r.finish_reason != "length" for r in m.requests):
             raise Wrong("gives_up", [("input", given)])
         worst = max(worst, 1e3 * m.itl.max)
-        slowest = max(slowest, _long_ttft(m) / _long_ttft(unmended(at)))
+        slowest = max(slowest, _long_ttft(m) / _long_ttft(unmended(at).metrics))
     values = {"worst": f"{worst:.1f}", "ratio": f"{slowest:.2f}"}
     if worst > 20:
         raise Wrong("unchanged" if worst > 300 else "two_forwards" if worst < 26 else "still_long", [], **values)
     if slowest > 1.25:
         raise Wrong("too_fine" if slowest < 4 else "long_never_comes", [], **values)
     return values
+
+
+def _draw_mend(answer: Any, attempt: Attempt) -> Any:
+    """Every gap of the first rider. Without a policy there is nothing: the unmended run is the answer to 09.1."""
+    if is_missing(answer):
+        return Card("09.4", say("status.unanswered"), say("show.after"), "unanswered")
+    runs = {"8192": unmended(0), say("show.you"): guarded(answer, attempt, scene, SCENES[0])}
+    gaps = {name: _gaps(run) for name, run in runs.items()}
+    count = min(map(len, gaps.values()))
+    lines = {say("show.limit", n="20 ms"): [20.0] * count, **{name: g[:count] for name, g in gaps.items()}}
+    return curves("time between two tokens of the first rider", range(2, count + 2), lines, "token", "ms", log=True)
+
+
+def _gaps(run: Any) -> list[float]:
+    times = token_times(run.trace)[0]
+    return [1e3 * (b - a) for a, b in zip(times, times[1:])]
 
 
 # -- 09.3: the largest piece that keeps the promise --------------------------------------------------------------
@@ -190,7 +209,7 @@ TASKS: list[Task] = [
         "09.3", 2, kind="derive", reference=largest_chunk, cases=_targets, draw=_draw_chunk,
         slips={c: _chunk(c) for c in ("no_memory", "no_rows", "adds_up", "one_flop", "fraction")},
     ),
-    Judged("09.4", 2, kind="code", judge=_mend, limit=20.0),
+    Judged("09.4", 2, kind="code", judge=_mend, draw=_draw_mend, limit=20.0),
     Free("09.5", 2),
     Code(
         "09.6", 2, reference=propose, cases=_texts,

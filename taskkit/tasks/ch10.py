@@ -11,7 +11,8 @@ import minirt
 from minirt import workloads
 
 from ..free import Free
-from ..kinds import Choice, Code, Derive, Predict
+from ..guess import Predict
+from ..kinds import Choice, Code, Derive
 from ..task import Task
 
 # -- 10.4: how many machines --------------------------------------------------------------------------------------

@@ -1,10 +1,13 @@
-"""The toy of task 05.6: a block pool that shares blocks and gives them back too early. Its fault is the exercise."""
+"""Task 05.6: a block pool that shares blocks and gives them back too early. Its fault is the exercise."""
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
-from ..verdict import Wrong
+from ..drawing import blocks
+from ..task import Attempt
+from ..verdict import Unanswered, Wrong
 
 
 class Pool:
@@ -62,3 +65,81 @@ def run_operations(pool: Pool, operations: Any) -> None:
         ):
             raise Wrong("bad_operation", [("input", operations)], op=op)
         getattr(pool, kind)(*op[1:])
+
+
+def break_the_pool(answer: Any, attempt: Attempt) -> dict[str, Any]:
+    """The judge: somebody reads what is no longer his; then, with the learner's free(), nobody can."""
+    try:
+        operations, free = answer
+    except (TypeError, ValueError):
+        raise Wrong("two_parts", [("got", answer)]) from None
+    if operations is None or operations is ...:
+        raise Unanswered
+    pool = Pool(6)
+    run_operations(pool, operations)
+    victims = broken(pool)
+    if not victims:
+        raise Wrong("not_broken", [("got", operations)], free=len(pool.free_list))
+    attempt.half = True
+    if free is None or free is ...:
+        raise Unanswered
+    _mended(operations, free, attempt, 6 + sum(op[2] for op in operations if op[0] == "alloc"))
+    rng = Random("taskkit 05.6")
+    for _ in range(25):
+        _mended(_random_operations(rng), free, attempt, 12)
+    return {"victim": victims[0]}
+
+
+def _mended(operations: Any, free: Any, attempt: Attempt, size: int) -> None:
+    pool = Pool(size)
+    facts = [("input", operations)]
+    pool.free = lambda name: attempt.call(free, pool, name)  # type: ignore[method-assign]
+    run_operations(pool, operations)
+    if len(set(pool.free_list)) < len(pool.free_list):
+        raise Wrong("twice_free", facts, free=list(pool.free_list))
+    if broken(pool) or set(pool.free_list) & {b for t in pool.tables.values() for b in t}:
+        raise Wrong("still_shared", facts)
+    for name in list(pool.tables):
+        before = set(pool.tables)
+        pool.free(name)
+        if name in pool.tables:
+            raise Wrong("keeps_table", facts, name=name)
+        if set(pool.tables) != before - {name}:
+            raise Wrong("frees_others", facts, name=name)
+    if len(set(pool.free_list)) < len(pool.free_list):
+        raise Wrong("twice_free", facts, free=list(pool.free_list))
+    if len(pool.free_list) < size:
+        raise Wrong("leaks", facts, missing=size - len(pool.free_list))
+
+
+def _random_operations(rng: Random) -> list[tuple[Any, ...]]:
+    out: list[tuple[Any, ...]] = []
+    names: list[str] = []
+    room = 12
+    for n in range(rng.randint(4, 12)):
+        what = rng.choice(["alloc", "fork", "fork", "free"])
+        if what == "alloc" and room >= 2:
+            names.append(f"r{n}")
+            room -= 2  # never counted back: a safe bound, whatever is shared
+            out.append(("alloc", f"r{n}", 2))
+        elif what == "fork" and names:
+            out.append(("fork", rng.choice(names), f"r{n}"))
+            names.append(f"r{n}")
+        elif what == "free" and names:
+            out.append(("free", names.pop(rng.randrange(len(names)))))
+    return out
+
+
+def draw_pool(answer: Any, attempt: Attempt) -> Any:
+    """Who holds which block after each operation."""
+    operations = [("alloc", "a", 2), ("alloc", "b", 1)]
+    if isinstance(answer, (list, tuple)) and len(answer) == 2 and isinstance(answer[0], (list, tuple)):
+        operations = list(answer[0])
+    elif isinstance(answer, list):
+        operations = answer
+    rows: dict[str, dict[str, Any]] = {}
+    pool = Pool(6)
+    for n, op in enumerate(operations):
+        run_operations(pool, [op])
+        rows[f"{n} {op[0]} {op[1]}"] = {name: list(t) for name, t in pool.tables.items()}
+    return blocks("6 blocks, after each operation", 6, rows)

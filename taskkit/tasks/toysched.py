@@ -62,29 +62,26 @@ class ShortestFirst:
 
     name = "shortest-first"
 
+    def rank(self, seq: Any) -> float:
+        return seq.max_new_tokens
+
     def plan(self, state: State) -> StepPlan:
         p = minirt.Planner(state)
         for seq in state.running:
             p.decode(seq)
-        for seq in sorted(state.waiting, key=lambda s: s.max_new_tokens):
+        for seq in sorted(state.waiting, key=self.rank):
             if not p.admit(seq):
                 break
         return p.plan
 
 
-class FirstCome:
+class FirstCome(ShortestFirst):
     """First come, first served: nothing wrong with it. What a mended ShortestFirst is measured against."""
 
     name = "first-come"
 
-    def plan(self, state: State) -> StepPlan:
-        p = minirt.Planner(state)
-        for seq in state.running:
-            p.decode(seq)
-        for seq in state.waiting:
-            if not p.admit(seq):
-                break
-        return p.plan
+    def rank(self, seq: Any) -> float:
+        return seq.arrival
 
 
 def serve(
@@ -98,6 +95,14 @@ def serve(
         policy, requests, clock="step", max_batch_size=slots, num_blocks=blocks, block_size=BLOCK,
         **{"starvation_limit": None, **options},
     )  # fmt: skip
+
+
+def serve_or_stall(policy: Any, *args: Any, **options: Any) -> Any:
+    """serve(), and of a policy that is refused the run up to there."""
+    try:
+        return serve(policy, *args, **options)
+    except minirt.PolicyError as e:
+        return e.run
 
 
 def guarded(policy: Any, attempt: Attempt, run: Callable[[Any], Any], shown: Any) -> Any:
@@ -117,6 +122,11 @@ def guarded(policy: Any, attempt: Attempt, run: Callable[[Any], Any], shown: Any
     if out.kind != "ok":
         raise Stopped(out)
     return out.value
+
+
+def is_missing(policy: Any) -> bool:
+    """Whether there is no policy yet, or one without a plan."""
+    return policy is None or policy is ... or is_unwritten(policy)
 
 
 def is_unwritten(policy: Any) -> bool:

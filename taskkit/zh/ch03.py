@@ -84,7 +84,7 @@ TEXTS = {
         "2. **修好它**：写一个 policy 类，有方法 `plan(self, state)`。在你的负载和隐藏的负载上，人人都要生成完，**不许抢占、不许拒绝**，"
         "还要比一个一个跑快（总步数不超过串行的 80%）。\n\n"
         "交 `(pairs, YourPolicy)`。可用的东西：`minirt.Planner(state)`，它的 `decode`、`prefill`、`admit`；"
-        "`seq.max_total` 是这个请求最多要在 KV 里放多少 token。",
+        "`seq.max_total` 是这个请求最多要在 KV 里放多少 token。`t5.show((pairs, ...))` 看你的输入怎样跑。",
         hints=[
             "准入时只看 prompt 放不放得下。进来以后，它们会一起长大。",
             "修：准入时问的不是“现在放得下吗”，而是“里面的人全都长到头，还放得下它吗”。",
@@ -98,6 +98,7 @@ TEXTS = {
             "still_aborts": "你的 policy 还是有人被中途中止。看看准入时有没有算上**已经在里面的人将来**要长的块。",
             "refuses": "你拒绝了单独放得下的请求。让它等，等前面的人走了再进来。",
             "preempts": "你用了抢占。这一题要的是让它根本不会发生的准入判断。",
+            "does_nothing": "你的 policy 一个人也没有放进来。`plan` 里要给 `state.waiting` 里的人 `p.admit(seq)`，给已经在批里的人 `p.prefill(seq)`、`p.decode(seq)`。",
             "stalls": "引擎停住了：批里的请求都要新块，块却没有了，谁也走不动，谁也不退。这是死锁，根子同样在准入。",
             "broken_plan": "引擎不接受这个 plan：{error}",
             "serial": "人人都完成了，但一共用了 {steps} 步，串行才 {alone} 步：几乎没有同时跑。放得下的时候要让人进来。",

@@ -56,7 +56,7 @@ TEXTS = {
     "05.4": Text(
         "前缀的指纹",
         "写 `prefix_hashes(tokens, block_size)`：给每个**满**块一个 hash（任何能比较相等的值都行），使得两个请求的第 $i$ 个 hash 相等，"
-        "当且仅当它们的前 $i+1$ 块 token **完全相同**。最后不满的块没有 hash。",
+        "当且仅当它们的前 $i+1$ 块 token **完全相同**。最后不满的块没有 hash。\n\n`t4.show(prefix_hashes)` 拿两个请求试一试：hash 相同的块，画成同一个字母。",
         hints=[
             "只对块内的 token 做 hash 不够：同样的 16 个 token，前文不同，KV 也不同（attention 看得到前文）。",
             "让第 $i$ 块的 hash 依赖第 $i-1$ 块的 hash。",
@@ -102,7 +102,7 @@ TEXTS = {
         "1. **搞坏它**：给出一串操作 `[(\"alloc\", 名字, 块数), (\"fork\", 旧, 新), (\"free\", 名字), …]`（池子 6 块），"
         "使某个**还活着**的请求，块里已经是别人的 KV。\n"
         "2. **修好它**：写 `free(pool, name)`，用 `pool.refs`、`pool.tables`、`pool.free_list`，使得无论怎样共享，块既不会提前归还，也不会漏掉不还。\n\n"
-        "交 `(operations, free)`。`show((operations, ...))` 画出每步之后谁占着哪些块（虚线框表示两个人占着）。",
+        "交 `(operations, free)`。`t6.show((operations, ...))` 画出每步之后谁占着哪些块（虚线框表示两个人占着）。",
         hints=[
             "`fork` 之后，一个人先走，会发生什么？",
             "被提前归还的块，还要**再被别人拿去写**，才真的坏掉。注意 `alloc` 从空闲表的哪一头取。",

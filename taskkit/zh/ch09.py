@@ -16,7 +16,7 @@ TEXTS = {
             "D": ("几百倍以上：要等到那个请求整个答完", "只等它的 **prefill** 那一步。之后它也进入 decode，和大家同一次前向。"),
         },
         hints=["prefill 8192 个位置要多少 FLOP？A100 每秒 312 TFLOP。"],
-        after="平时 8.5 ms，那一步 431 ms：所有人同时停住将近半秒。Sarathi 把它叫 generation stall。平均 TPOT 只从 8.5 变成 10.4 ms，p99 仍是 9 ms：要看最大值。",
+        after="平时 8.5 ms，那一步 431 ms：所有人同时停住将近半秒。Sarathi 把它叫 generation stall。平均 TPOT 只从 8.5 变成 10.4 ms，p99 仍是 9 ms：停顿只有一步，约 1600 个间隔里占 8 个。**报表上看不见它，坐在车上的人看得见**，所以要看最大值。",
     ),
     "09.2": Text(
         "思考题 3（二）：那一步有多长",
@@ -51,7 +51,7 @@ TEXTS = {
         "思考题 3（四）：修好它",
         "交一个策略（类或对象；可以是 `policies.VllmPolicy(…)`、`policies.MiniRuntimePolicy(…)`，也可以自己写），在三个场面里都做到：\n\n"
         "- 任何人相邻两个 token 的间隔（ITL）**不超过 20 ms**；\n- 长 prompt 的 TTFT 不超过原来（一口气算完）的 **1.25 倍**；\n- 所有人都答完。\n\n"
-        "场面：8 个人加一个 8192 的 prompt；16 个人加两个，隔 0.2 s；12 个人加一个 6000 的。",
+        "场面：8 个人加一个 8192 的 prompt；16 个人加两个，隔 0.2 s；12 个人加一个 6000 的。`t4.show(policy)` 画出第一位乘客的每个间隔。",
         hints=[
             "先试 `policies.MiniRuntimePolicy(chunk=256, step_budget=256)`，看看差在哪里。",
             "分离执行每步要读两遍权重；混批只读一遍。",

@@ -12,14 +12,17 @@ import pytest
 
 import taskkit
 from taskkit.free import Free
-from taskkit.kinds import Choice, Code, Derive, Predict
+from taskkit.guess import Predict
+from taskkit.kinds import Choice, Code, Derive, Judged
+from taskkit.racing import COURSES, LIMIT_S
 from taskkit.store import Store
-from taskkit.texts import text_of
+from taskkit.texts import say, text_of
 from taskkit.verdict import Verdict
 from tests.exercises.answers import Answers, Ticks
 
 # Messages that say only that something is off. A typical wrong answer deserves better.
 GENERIC = {"differs", "too_small", "too_large", "guess_off", "crash", "timeout"}
+STATUSES = {Predict: ("seen", "refused"), Free: ("refused", "noted")}
 CHAPTERS = taskkit.chapters()
 ANSWERS: dict[str, Answers] = {}
 for chapter in CHAPTERS:
@@ -68,7 +71,8 @@ def test_the_solution_passes(task: Any, answer: Any) -> None:
 @pytest.mark.parametrize("task, item", cases("wrong"))
 def test_a_wrong_answer_fails_with_the_message_meant_for_it(task: Any, item: tuple[Any, str]) -> None:
     verdict = judge(task, item[0])
-    assert verdict.status in ("wrong", "crash", "timeout"), verdict
+    # A guess that is wrong is no fault, and what can't be taken as an answer changes nothing.
+    assert verdict.status in STATUSES.get(type(task), ("wrong", "crash", "timeout")), verdict
     assert verdict.code == item[1], verdict
     assert not re.search(r"(?<![\w\\^}])\{[a-z_]+\}", verdict.message), "a field was not filled in"
 
@@ -153,11 +157,62 @@ def test_words_are_all_there(task: Any) -> None:
     assert len(set(text.messages.values())) == len(text.messages)
 
 
-@pytest.mark.parametrize("task", [t for t in TASKS if isinstance(t, Code)], ids=lambda t: t.id)
-def test_show_draws_with_and_without_a_function(task: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    task.show(None)
-    without = capsys.readouterr().out
-    task.show(task.reference)
-    assert without.strip() and capsys.readouterr().out.strip()
-    task.show(lambda *args: 1 / 0)
-    capsys.readouterr()
+WRITTEN = [t for t in TASKS if isinstance(t, (Code, Judged))]
+
+
+def shown(task: Any, answer: Any, capsys: pytest.CaptureFixture[str]) -> str:
+    task.show(answer)
+    return capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("task", WRITTEN, ids=lambda t: t.id)
+def test_show_draws_what_the_answer_does(task: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(task, None, capsys)
+    right = ANSWERS[task.id].right[0]
+    drawn = {shown(task, answer, capsys) for answer in (right, *(a for a, _ in ANSWERS[task.id].wrong))}
+    assert len(drawn) > 1 and all(drawn)
+    assert say("show.failed") not in shown(task, right, capsys)
+    if isinstance(task, Code):
+        assert "1 / 0" in shown(task, lambda *args: 1 / 0, capsys)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda t: t.id)
+def test_what_a_task_has_not_is_said_and_what_it_has(task: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for verb, arguments in [(v, (1, 2)) for v in ("predict", "run", "show", "reveal", "grade", "race")] + [("hint", ())]:
+        if verb not in task.verbs():
+            getattr(task, verb)(*arguments)
+            said = capsys.readouterr().out
+            assert f"没有 `{task.var}.{verb}()`" in said and f"`{task.var}.check()`" in said
+    for _ in range(len(task.text.hints) + 1):
+        task.hint()
+    assert ("show" in task.verbs()) == (".show(" in capsys.readouterr().out.splitlines()[-1])
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda t: t.id)
+def test_words_call_the_task_by_its_variable(task: Any) -> None:
+    t = task.text
+    words = [t.title, t.question, t.after, t.why, t.model, *t.hints, *t.messages.values()]
+    words += [w for pair in [*t.options.values(), *t.checklist] for w in pair]
+    for text in words:
+        for name, verb in re.findall(r"(?:(\w+)\.)?\b(show|check|hint|race|predict|reveal|grade)\(", text):
+            assert re.fullmatch(r"t\d+", name) or name == "BlockPool", (verb, text)
+        assert not re.search(r"\bt\.\w+\(", text), text
+    for name in re.findall(r"\b(t\d+)\.(?:check|race|hint)\(", t.question):
+        assert name == task.var
+
+
+@pytest.mark.parametrize("task", [t for t in TASKS if isinstance(t, Predict)], ids=lambda t: t.id)
+def test_an_experiment_waits_for_the_guess(task: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    ran: list[int] = []
+    task.predict()
+    task.run(lambda: ran.append(1))
+    assert not ran and "先不运行" in capsys.readouterr().out
+    task.prediction.lock(task.prediction.options["choices"][0] if task.text.options else 1)
+    task.run(lambda: ran.append(1))
+    assert ran
+
+
+def test_promised_seconds_are_the_limits() -> None:
+    assert {t.limit for t in TASKS} == {5.0, 20.0, 30.0}
+    assert f"最多跑 {LIMIT_S:g} 秒" in text_of("07.7").question
+    assert taskkit.task("07.7").limit == LIMIT_S * len(COURSES)

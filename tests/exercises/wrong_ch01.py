@@ -110,7 +110,10 @@ ANSWERS = {
     "01.5": Answers(
         [(WASTEFUL, longest_first)],
         [((WASTEFUL, lambda ls, b: sorted(ls)), "tail_first"), ((WASTEFUL, lambda ls, b: ls), "untouched"),
-         (([8] * 8, longest_first), "not_wasteful"), (([64, 1, 1, 1], longest_first), "outside_rules"),
+         (([8] * 8, longest_first), "not_wasteful"), (([64, 1, 1, 1], longest_first), "wrong_count"),
+         (([33, 1, 1, 1, 26, 1, 1, 1], longest_first), "out_of_range"),
+         (([32, 1, 1, 1, 24, 1, 1, 1], longest_first), "too_few_tokens"),
+         (([8.0] * 8, longest_first), "not_integers"),
          ((WASTEFUL, lambda ls, b: sorted(set(ls))), "not_a_rearrangement"), (WASTEFUL, "two_parts"),
          ((WASTEFUL, lambda ls, b: ls[::2] + ls[1::2]), "not_best")],
     ),

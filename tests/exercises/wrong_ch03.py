@@ -110,6 +110,13 @@ class Forgets:
         minirt.Planner(state)
 
 
+class Nothing:
+    name = "nothing"
+
+    def plan(self, state):
+        return minirt.Planner(state, mixed=False).plan
+
+
 class Endless:
     name = "endless"
 
@@ -141,7 +148,8 @@ ANSWERS = {
     "03.4": Answers(["C"], [("A", "chosen_wrong"), ("B", "chosen_wrong"), ("D", "chosen_wrong")]),
     "03.5": Answers(
         [(PAIRS, Careful), (PAIRS, Careful())],
-        [((PAIRS, OneAtATime), "serial"), ((PAIRS, Hopeful), "stalls"), ((PAIRS, "mini-runtime"), "still_aborts"),
+        [((PAIRS, OneAtATime), "serial"), ((PAIRS, Hopeful), "stalls"), ((PAIRS, Nothing), "does_nothing"),
+         ((PAIRS, "mini-runtime"), "still_aborts"),
          ((PAIRS, "vllm"), "preempts"), ((PAIRS, Refuses), "refuses"), (([(2, 2), (2, 2)], Careful), "no_abort"),
          (([(30, 30), (2, 2)], Careful), "too_big"), ((PAIRS, Forgets), "broken_plan"), ((3, Careful), "outside_rules"),
          (PAIRS, "two_parts"), ((PAIRS, Endless), "timeout")],

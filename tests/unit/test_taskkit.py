@@ -29,6 +29,7 @@ from taskkit.verdict import TaskError, Wrong
 def store() -> Iterator[Store]:
     kept = Store(None)
     taskkit.use(kept)
+    taskkit.reset()  # a prediction that another test locked
     yield kept
     taskkit.use(None)
 
@@ -127,6 +128,60 @@ def test_recursion_without_end_is_a_crash() -> None:
 def test_prints_are_kept_apart(capsys: pytest.CaptureFixture[str]) -> None:
     assert guard.call(lambda: print("hello")).printed == "hello\n"
     assert capsys.readouterr().out == ""
+
+
+def test_what_is_printed_stands_under_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    def right(lengths: list[int], batch_size: int) -> int:
+        print("batch", batch_size)
+        return sum(max(lengths[i : i + batch_size]) for i in range(0, len(lengths), batch_size))
+
+    def wrong(lengths: list[int], batch_size: int) -> int:
+        if len(lengths) > 6:
+            raise AssertionError("the first two cases are enough")
+        print(f"<b> {lengths}")
+        return right(lengths, batch_size) + (len(lengths) == 6)
+
+    t = taskkit.task("01.2")
+    verdict = t.judge(wrong)
+    assert verdict.printed == "<b> [3, 1, 1, 4, 2, 2]\nbatch 2"  # of the case that failed, nothing else
+    assert "&lt;b&gt; [3, 1" in t._card(verdict)._repr_mimebundle_()["text/html"]
+    lines = t.judge(right).printed.splitlines()
+    assert len(lines) == 21 and "3" in lines[0] and lines[-1].startswith("batch")
+    t.show(right)
+    assert "batch 4" in capsys.readouterr().out
+    t.judge(lambda ls, b: print("x" * 100_000))
+    assert len(t.judge(lambda ls, b: print("x" * 100_000)).printed) < 300
+    judged = taskkit.task("01.5")
+    assert judged.judge(([32, 1, 1, 1, 26, 1, 1, 1], lambda ls, b: print("here"))).printed == "here"
+    capsys.readouterr()
+
+
+def test_prints_without_end_do_not_fill_the_memory() -> None:
+    def loud() -> None:
+        while True:
+            print("x" * 1000)
+
+    out = guard.call(loud, limit=0.3)
+    assert out.kind == "timeout" and guard.PRINTED <= len(out.printed) <= 6 * guard.PRINTED
+
+
+def test_the_limit_holds_for_all_calls_of_a_check() -> None:
+    t = taskkit.task("01.2")
+    limit, t.limit = t.limit, 0.3
+    try:
+        started = time.monotonic()
+        assert t.judge(lambda ls, b: time.sleep(0.1) or t.reference(ls, b)).status == "timeout"
+        assert time.monotonic() - started < 2
+    finally:
+        t.limit = limit
+
+
+def test_half_of_a_task_is_said_to_be_right(capsys: pytest.CaptureFixture[str]) -> None:
+    def arrange(lengths: list[int], batch_size: int) -> None: ...
+
+    verdict = taskkit.task("01.5").judge(([32, 1, 1, 1, 26, 1, 1, 1], arrange))
+    assert verdict.status == "unanswered" and "第一样对了" in verdict.message
+    assert "第一样对了" not in taskkit.task("01.5").judge((..., arrange)).message
 
 
 def test_what_counts_as_not_written_yet() -> None:
@@ -305,14 +360,78 @@ def test_a_prediction_stays_locked_until_reset(store: Store, capsys: pytest.Capt
     assert "未作答" in capsys.readouterr().out and store.get("02.3") == {}
     t.prediction.lock(64)
     t.check()
-    assert "下界" in capsys.readouterr().out and store.get("02.3")["state"] == "seen"
+    said = capsys.readouterr().out
+    # One state, here and in the list: not ✗; with the lesson, and how to guess again.
+    assert "◐ 已揭晓" in said and "✗" not in said and "下界" in said and "收尾" in said and 'taskkit.reset("02.3")' in said
+    assert store.get("02.3")["state"] == "seen" and "◐ 已揭晓" in repr(taskkit.progress("02"))
     assert t.prediction.truth == 69
+    t.check(69)  # knowing the answer is no guess
+    assert store.get("02.3")["state"] == "seen"
     t.prediction = None  # a new kernel
-    assert t.predict(guess=69).guess == 64
+    again = t.predict(guess=69)
+    assert again.guess == 64 and 'taskkit.reset(&quot;02.3&quot;)' in again._said.value
     taskkit.reset("02.3")
     assert t.predict(guess=69).guess == 69
     t.check()
     assert store.get("02.3")["state"] == "solved"
+
+
+def test_what_is_no_guess_is_not_noted(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    for answer in ("64 furlongs", "64 MB", "many", float("nan")):
+        taskkit.task("02.3").check(answer)
+        assert not taskkit.task("02.3").predict(guess=answer).locked
+    taskkit.task("01.4").check("E")
+    assert store.get("02.3") == store.get("01.4") == {}
+    said = capsys.readouterr().out
+    assert said.count("○ 没有收下") == 9 and "✗" not in said
+
+
+def test_a_guess_with_its_unit(store: Store) -> None:
+    t = taskkit.task("02.3")
+    assert t.predict(guess="64 步").guess == 64
+    t.check()
+    assert store.get("02.3") == {"state": "seen", "guess": 64}
+
+
+def test_who_skips_the_guess_sees_the_answer(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    t = taskkit.task("01.4")
+    t.predict().skip()
+    ran: list[int] = []
+    t.run(lambda: ran.append(1))
+    t.check()
+    said = capsys.readouterr().out
+    assert ran and "没有猜" in said and "◐ 已揭晓" in said and "没有变化" in said
+    assert store.get("01.4")["state"] == "seen"
+    t.prediction = None  # a new kernel
+    assert t.predict(guess="A").guess is None
+
+
+def test_a_guess_that_was_run_stays(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    t = taskkit.task("01.4")
+    t.predict(guess="B")
+    t.run(lambda: print("the answer"))
+    assert "the answer" in capsys.readouterr().out
+    t.prediction = None  # a new kernel
+    assert t.predict(guess="A").guess.startswith("B")
+    t.run(print("no function"))
+    assert "不带括号" in capsys.readouterr().out
+
+
+def test_a_refused_free_answer_and_a_grade_with_gaps(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    t = taskkit.task("07.8")
+    t.check("太短")
+    said = capsys.readouterr().out
+    assert "○ 没有收下" in said and "✗" not in said
+    assert "○ 未作答" in repr(taskkit.progress("07")) and store.get("07.8") == {}
+    t.check("资源要守恒，块要还清；不能卡死，不能饿死；答案不随调度改变。")
+    t.grade(True, False, True, False)
+    said = capsys.readouterr().out
+    assert "✎ 已记下" in said and "✗" not in said and "缺 2 条" in said and "07.5" in said and "第 07 章第 9 节" in said
+    assert store.get("07.8")["state"] == "noted"
+    t.grade(True)
+    assert "○ 没有收下" in capsys.readouterr().out
+    t.grade(True, True, True, True)
+    assert store.get("07.8")["state"] == "solved"
 
 
 def test_a_model_answer_opens_only_after_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -409,7 +528,7 @@ def test_odd_answers_are_wrong_and_end_in_a_card(
     taskkit.use(Store(tmp_path / FILE))
     taskkit.task(task_id).check(answer)
     capsys.readouterr().out.encode("utf-8")
-    assert taskkit.task(task_id).judge(answer).status == "wrong"
+    assert taskkit.task(task_id).judge(answer).status == ("refused" if task_id in ("01.4", "04.10") else "wrong")
     assert not Store(tmp_path / FILE).problem
 
 

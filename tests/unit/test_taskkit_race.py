@@ -74,13 +74,71 @@ def test_a_policy_that_fails_comes_last_and_says_why() -> None:
 
 
 def test_what_is_no_policy() -> None:
-    with pytest.raises(TaskError, match="not a int"):
-        race(5)
+    class NeedsMore:
+        def __init__(self, budget: int) -> None: ...
+
+    for thing, said in ((5, "int：5"), (lambda: 5, "int"), (NeedsMore, "budget"), ([], "list")):
+        with pytest.raises(TaskError, match=said):
+            race(thing)
+        told: list[str] = []
+        with pytest.raises(TaskError):
+            race(thing, tell=told.append)
+        assert not told
 
 
-def test_a_task_shows_the_race(capsys: pytest.CaptureFixture[str]) -> None:
-    taskkit.task("03.5").race(ShortestFirst, courses=COURSES[:1])
-    assert "yours" in capsys.readouterr().out
+class Empty:
+    name = "empty"
+
+    def plan(self, state: Any) -> Any: ...
+
+
+@pytest.mark.parametrize("thing, said", [(None, "○ 未作答"), (..., "○ 未作答"), (Empty, "○ 未作答"), (Empty(), "○ 未作答"),
+                                         (5, "✗ 还不对"), ("vllm", "'vllm'"), (lambda: 5, "✗ 还不对")])  # fmt: skip
+def test_nothing_runs_for_no_policy(thing: Any, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setattr("taskkit.racing.serve", lambda *args: pytest.fail("it ran"))
+    taskkit.task("07.7").race(thing)
+    assert said in capsys.readouterr().out
+
+
+def test_a_task_shows_the_race(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    t = taskkit.task("07.7")
+    t.race(ShortestFirst, courses=COURSES[:1])
+    said = capsys.readouterr().out
+    assert "**你的策略**" in said and "正在跑" not in said  # a machine's run shows no progress
+    monkeypatch.delenv("PYTEST_VERSION", raising=False)
+    monkeypatch.delenv("TASKKIT_FRESH", raising=False)
+    t.race(ShortestFirst, courses=COURSES[:2])
+    said = capsys.readouterr().out
+    assert "第 1/2 份负载 chat" in said and "正在跑：你的策略" in said and "第 2/2 份负载 long prompts" in said
+    assert said.index("正在跑：vllm") < said.index("goodput（请求/秒）")
+
+
+def test_other_tasks_have_no_race(capsys: pytest.CaptureFixture[str]) -> None:
+    taskkit.task("03.5").race(ShortestFirst)
+    assert "没有 `t5.race()`" in capsys.readouterr().out
+
+
+class Crashes(ShortestFirst):
+    def plan(self, state: Any) -> Any:
+        if state.now > 1:
+            raise KeyError("nobody")
+        return super().plan(state)
+
+
+class Endless(ShortestFirst):
+    def plan(self, state: Any) -> Any:
+        while True:
+            pass
+
+
+@pytest.mark.parametrize(
+    "policy, reason", [(Crashes, "KeyError: 'nobody'"), (Stalls, "引擎不接受"), (Endless, "跑了 0.2 秒")]
+)
+def test_why_a_policy_has_no_goodput(policy: Any, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskkit.racing.LIMIT_S", 0.2 if policy is Endless else 10.0)
+    card = repr(race(policy, COURSES[:1]))
+    assert "没跑完 |" in card and reason in card and "chat（短问答）" in card
+    assert "yours" not in card and "#" not in card
 
 
 def test_racing_twice_in_one_kernel() -> None:
