@@ -34,9 +34,9 @@ from minirt.backends.simulated import SimulatedBackend
 from minirt.model.fast_cpu import CpuForward
 from minirt.request import Sequence
 
-PARTS = ("linears", "attention", "norm, RoPE, SiLU", "LM head", "sampling", "batch", "engine", "rest")
+PARTS = ("linears", "RoPE, attention", "norm, SiLU", "LM head", "sampling", "batch", "engine", "rest")
 COLOURS = ("#0072B2", "#D55E00", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#000000", "#BBBBBB")  # Okabe & Ito
-KERNELS = {"add_rms_norm": PARTS[2], "silu_mul": PARTS[2], "rope_store": PARTS[2], "paged_decode": "attention"}
+KERNELS = {"add_rms_norm": PARTS[2], "silu_mul": PARTS[2], "attend": PARTS[1], "paged_prefill": PARTS[1]}
 BLOCK = 16
 
 
@@ -69,11 +69,12 @@ def instrument(backend: native.NativeBackend, watch: Stopwatch) -> None:
     decoder.head = watch.around("LM head", decoder.head)
     if isinstance(backend.forward, CpuForward):
         lib = backend.forward.lib
-        timed = {name: watch.around(part, getattr(lib, name)) for name, part in KERNELS.items()}
+        timed = {name: watch.around(part, getattr(lib, name)) for name, part in KERNELS.items() if hasattr(lib, name)}
+        timed["first_largest"] = lib.first_largest
         backend.forward.lib = SimpleNamespace(**timed)  # type: ignore[assignment]
     else:
-        decoder.attend = watch.around("attention", decoder.attend)
-    native.greedy = watch.around("sampling", native.greedy)
+        decoder.attend = watch.around(PARTS[1], decoder.attend)
+    backend.greedy = watch.around("sampling", backend.greedy)
     native.make_meta = watch.around("batch", native.make_meta)
     ForwardBatch.arrays = watch.around("batch", ForwardBatch.arrays)  # type: ignore[method-assign]
 

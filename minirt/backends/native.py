@@ -36,6 +36,7 @@ class NativeBackend:
         self.vocab_size = lm.config.vocab_size
         self.max_model_len = lm.config.max_model_len
         self.forward = fast_forward(lm.decoder) or graph_forward(lm.decoder) or lm.decoder.forward
+        self.greedy = getattr(self.forward, "greedy", greedy)
         self.kv: PagedKV | None = None
         self._swapped: dict[int, Tensor] = {}  # by sequence: [2, layers, blocks, block_size, kv_heads, head_dim]
 
@@ -74,7 +75,7 @@ class NativeBackend:
                 rows = [batch.seqs[i] for i in batch.sampled]
                 at = [batch.starts[i] + batch.counts[i] for i in batch.sampled]
             if all(s.request.temperature == 0 for s in rows):
-                chosen = greedy(logits)
+                chosen = self.greedy(logits)
             else:
                 chosen = sample(logits, [s.request.sampling for s in rows], at)
             tokens: list[int] = chosen.tolist()  # the one copy from device to host

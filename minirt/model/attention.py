@@ -53,15 +53,16 @@ class PagedKV:
 class PrefillRow:
     """One row that computes several positions: first:last of the flat batch.
 
-    A row with nothing in the cache yet needs no more than that. Otherwise start tokens were there before, blocks holds
-    the ids of its blocks, context how many tokens are in them once this forward has written, and
-    mask [last - first, context] says which of them each position sees.
+    start tokens were in the cache before, context are once this forward has written; table [W] int32 (on the host) names
+    its blocks. A row with nothing in the cache before needs no more. Otherwise blocks holds their ids on the device, and
+    mask [last - first, context] says which tokens each position sees.
     """
 
     first: int
     last: int
     context: int
-    start: int = 0
+    start: int
+    table: Tensor
     blocks: Tensor | None = None
     mask: Tensor | None = None
 
@@ -116,7 +117,7 @@ def make_meta(a: BatchArrays, block_size: int, device: torch.device) -> Attentio
     for i in range(n, len(a.context_lens)):
         first, last, context = int(a.query_start[i]), int(a.query_start[i + 1]), int(a.context_lens[i])
         start = int(a.positions[first])
-        row = PrefillRow(first, last, context, start)
+        row = PrefillRow(first, last, context, start, torch.from_numpy(a.block_tables[i]))
         if start:
             ids = a.block_tables[i, : -(-context // block_size)]
             row.blocks = torch.from_numpy(ids).to(device, torch.int64)

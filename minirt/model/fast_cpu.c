@@ -1,4 +1,4 @@
-/* What a decode step does between its matrix products, in C: four small kernels that fast_cpu.py compiles.
+/* What a step does beside its matrix products, in C: small kernels that fast_cpu.py compiles.
 
    Why: with one token a row these parts are a few kilobytes each. As torch operations they cost more in calls and
    temporaries than in arithmetic, and torch has no attention that reads a paged cache where it lies.
@@ -49,41 +49,61 @@ static inline float exp_(float x) {
     return p * scale;
 }
 
-/* x += delta (unless NULL), out = x / rms(x) * weight. x, delta, out: [rows, width]. */
-void add_rms_norm(elem *x, const elem *delta, const elem *weight, elem *out, long rows, long width, float eps,
-                  int threads) {
+/* One forward: where its arrays lie and how large they are, the same for every layer. Step in fast_cpu.py is this
+   structure field by field. One pointer to it, instead of a dozen arguments, makes a call from Python cheap. */
+typedef struct {
+    elem *x, *normed, *attended, *active;      /* [rows, hidden], the same, [rows, heads * HEAD_DIM], [rows, inner] */
+    elem *keys, *values;                       /* of layer 0: [blocks, block_size, kv_heads, HEAD_DIM] */
+    const float *cos, *sin;                    /* [rows, HEAD_DIM / 2] */
+    const int64_t *places;                     /* [rows], where a row's key and value go, or -1 for padding */
+    const int32_t *tables, *lens;              /* [decodes, width] block ids; [decodes] tokens, the new one included */
+    float *scores;                             /* [decodes * heads, stride] of scratch */
+    long rows, decodes, hidden, inner, kv_heads, block_size, width, stride, layer_size; /* layer_size: of keys, in numbers */
+    float eps, scale;
+    int threads;
+} Step;
+
+#define FEW (1 << 14) /* numbers that one thread is through with before a second one has started */
+static inline int team(const Step *s, long numbers) { return numbers < FEW ? 1 : s->threads; }
+
+/* x += delta (unless NULL), normed = x / rms(x) * weight. delta: [rows, hidden]. */
+void add_rms_norm(const Step *s, const elem *delta, const elem *weight) {
+    const long width = s->hidden, threads = team(s, s->rows * width);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (long i = 0; i < rows; i++) {
-        elem *row = x + i * width;
+    for (long i = 0; i < s->rows; i++) {
+        elem *row = s->x + i * width, *out = s->normed + i * width;
         if (delta)
             for (long c = 0; c < width; c++) row[c] = store(load(row[c]) + load(delta[i * width + c]));
         float sum = 0.0f;
         for (long c = 0; c < width; c++) sum += load(row[c]) * load(row[c]);
-        float scale = 1.0f / sqrtf(sum / width + eps);
-        for (long c = 0; c < width; c++) out[i * width + c] = store(load(store(load(row[c]) * scale)) * load(weight[c]));
+        float scale = 1.0f / sqrtf(sum / width + s->eps);
+        for (long c = 0; c < width; c++) out[c] = store(load(store(load(row[c]) * scale)) * load(weight[c]));
     }
 }
 
-/* out = silu(gate) * up. gate_up: [rows, 2 * width], gate first; out: [rows, width]. */
-void silu_mul(const elem *gate_up, elem *out, long rows, long width, int threads) {
+/* active = silu(gate) * up. gate_up: [rows, 2 * inner], gate first. */
+void silu_mul(const Step *s, const elem *gate_up) {
+    const long width = s->inner, threads = team(s, s->rows * width);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (long i = 0; i < rows; i++) {
+    for (long i = 0; i < s->rows; i++) {
         const elem *gate = gate_up + i * 2 * width, *up = gate + width;
+        elem *out = s->active + i * width;
         for (long c = 0; c < width; c++) {
             float g = load(gate[c]);
-            out[i * width + c] = store(load(store(g / (1.0f + exp_(-g)))) * load(up[c]));
+            out[c] = store(load(store(g / (1.0f + exp_(-g)))) * load(up[c]));
         }
     }
 }
 
-/* RoPE on the query and key heads of qkv, in place, then K and V into the cache.
-   qkv: [rows, heads + 2 * kv_heads, HEAD_DIM]; cos, sin: [rows, HEAD_DIM / 2]; slots: [rows], the place of each row in
-   keys and values [places, kv_heads, HEAD_DIM], or -1 for padding, which is stored nowhere. */
-void rope_store(elem *qkv, const float *cos, const float *sin, const int64_t *slots, elem *keys, elem *values,
-                long rows, long heads, long kv_heads, int threads) {
+/* RoPE on the query and key heads of qkv, in place, then K and V to their places in the layer's cache.
+   qkv: [rows, heads + 2 * kv_heads, HEAD_DIM]. */
+static void rope_store(const Step *s, elem *qkv, elem *keys, elem *values) {
+    const long kv_heads = s->kv_heads, heads = kv_heads * GROUP, threads = team(s, s->rows * (heads + 2 * kv_heads) * HEAD_DIM);
+    const float *cos = s->cos, *sin = s->sin;
+    const int64_t *places = s->places;
     const long half = HEAD_DIM / 2, size = kv_heads * HEAD_DIM;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (long i = 0; i < rows; i++) {
+    for (long i = 0; i < s->rows; i++) {
         elem *row = qkv + i * (heads + 2 * kv_heads) * HEAD_DIM, *k = row + heads * HEAD_DIM;
         for (long h = 0; h < heads + kv_heads; h++) {
             elem *x = row + h * HEAD_DIM;
@@ -93,38 +113,59 @@ void rope_store(elem *qkv, const float *cos, const float *sin, const int64_t *sl
                 x[c + half] = store(b * co + a * si);
             }
         }
-        if (slots[i] >= 0) {
-            memcpy(keys + slots[i] * size, k, size * sizeof(elem));
-            memcpy(values + slots[i] * size, k + size, size * sizeof(elem));
+        if (places[i] >= 0) {
+            memcpy(keys + places[i] * size, k, size * sizeof(elem));
+            memcpy(values + places[i] * size, k + size, size * sizeof(elem));
         }
     }
 }
 
-/* Where head h of a row's token t lies. A block holds block_size tokens of kv_heads * HEAD_DIM numbers. */
-#define AT(cache, t) (cache + (table[(t) / block_size] * block_size + (t) % block_size) * kv_heads * HEAD_DIM + h * HEAD_DIM)
+/* The first largest of each row of bfloat16 numbers, read as whole numbers: the bits of a positive float stand in its
+   order. bits: [rows, width]; out: [rows], -1 where the largest is not positive and its bits say nothing. */
+void first_largest(const int16_t *bits, int64_t *out, long rows, long width, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (long i = 0; i < rows; i++) {
+        const int16_t *row = bits + i * width;
+        long where = 0;
+        int16_t top = INT16_MIN;
+        for (long c = 0; c < width; c += 1024) { /* a part at a time: which part is quick to tell, then where in it */
+            const long end = c + 1024 < width ? c + 1024 : width;
+            int16_t most = INT16_MIN;
+            for (long x = c; x < end; x++) most = row[x] > most ? row[x] : most;
+            if (most > top) top = most, where = c;
+        }
+        while (row[where] != top) where++;
+        out[i] = top > 0 ? where : -1;
+    }
+}
 
-/* Blocks lie anywhere, so the processor can't guess which memory comes next: ask for it one block ahead. */
+/* Blocks lie anywhere, so the processor can't guess which memory comes next: ask for it ahead. */
 static inline void fetch(const elem *head) {
     for (int c = 0; c < HEAD_DIM; c += 64 / sizeof(elem)) __builtin_prefetch(head + c);
 }
 
-/* Attention of one new token a row over its paged context, read where it lies (Kwon et al., 2023).
-   qkv: as above, RoPE applied. keys, values: [blocks, block_size, kv_heads, HEAD_DIM]. tables: [rows, width] block ids.
-   lens: [rows] tokens in the cache, the new one included. scores: [rows * kv_heads, GROUP, longest] floats of
-   scratch. out: [rows, kv_heads * GROUP, HEAD_DIM]. */
-void paged_decode(const elem *qkv, const elem *keys, const elem *values, const int32_t *tables, const int32_t *lens,
-                  float *scores, elem *out, long rows, long kv_heads, long block_size, long width, long longest,
-                  float scale, int threads) {
+#if defined(BF16) && defined(__AVX512BF16__) && defined(__AVX512BW__) && HEAD_DIM % 64 == 0
+#include "avx512_attention.c"
+#else
+
+/* Where head h of a row's token t lies. A block holds block_size tokens of kv_heads * HEAD_DIM numbers. */
+#define AT(cache, t) (cache + (table[(t) / block_size] * block_size + (t) % block_size) * kv_heads * HEAD_DIM + h * HEAD_DIM)
+
+/* Attention of one new token a row over its paged context, read where it lies (Kwon et al., 2023). qkv: as above, RoPE
+   applied. */
+static void paged_decode(const Step *s, const elem *qkv, const elem *keys, const elem *values) {
+    const long kv_heads = s->kv_heads, block_size = s->block_size, stride = s->stride;
+    const long threads = team(s, s->decodes * stride * kv_heads * HEAD_DIM);
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
-    for (long item = 0; item < rows * kv_heads; item++) {
-        const long i = item / kv_heads, h = item % kv_heads, n = lens[i];
-        const int32_t *table = tables + i * width;
+    for (long item = 0; item < s->decodes * kv_heads; item++) {
+        const long i = item / kv_heads, h = item % kv_heads, n = s->lens[i];
+        const int32_t *table = s->tables + i * s->width;
         const elem *query = qkv + (i * kv_heads * (GROUP + 2) + h * GROUP) * HEAD_DIM;
-        elem *result = out + item * GROUP * HEAD_DIM;
-        float *score = scores + item * GROUP * longest;
+        elem *result = s->attended + item * GROUP * HEAD_DIM;
+        float *score = s->scores + item * GROUP * stride;
         float q[GROUP][HEAD_DIM], sum[GROUP], acc[GROUP][HEAD_DIM];
         for (int j = 0; j < GROUP; j++)
-            for (int c = 0; c < HEAD_DIM; c++) q[j][c] = load(query[j * HEAD_DIM + c]) * scale;
+            for (int c = 0; c < HEAD_DIM; c++) q[j][c] = load(query[j * HEAD_DIM + c]) * s->scale;
 
         for (long t = 0; t < n; t++) { /* each key is read once for all heads of the group */
             const elem *k = AT(keys, t);
@@ -132,23 +173,32 @@ void paged_decode(const elem *qkv, const elem *keys, const elem *values, const i
             for (int j = 0; j < GROUP; j++) {
                 float dot = 0.0f;
                 for (int c = 0; c < HEAD_DIM; c++) dot += q[j][c] * load(k[c]);
-                score[j * longest + t] = dot;
+                score[j * stride + t] = dot;
             }
         }
         for (int j = 0; j < GROUP; j++) { /* softmax; the division by the sum comes last */
-            float *s = score + j * longest, top = s[0];
-            for (long t = 1; t < n; t++) top = s[t] > top ? s[t] : top;
+            float *p = score + j * stride, top = p[0];
+            for (long t = 1; t < n; t++) top = p[t] > top ? p[t] : top;
             sum[j] = 0.0f;
-            for (long t = 0; t < n; t++) s[t] = exp_(s[t] - top), sum[j] += s[t];
+            for (long t = 0; t < n; t++) p[t] = exp_(p[t] - top), sum[j] += p[t];
         }
         memset(acc, 0, sizeof acc);
         for (long t = 0; t < n; t++) {
             const elem *v = AT(values, t);
             if (t + block_size < n) fetch(AT(values, t + block_size));
             for (int j = 0; j < GROUP; j++)
-                for (int c = 0; c < HEAD_DIM; c++) acc[j][c] += score[j * longest + t] * load(v[c]);
+                for (int c = 0; c < HEAD_DIM; c++) acc[j][c] += score[j * stride + t] * load(v[c]);
         }
         for (int j = 0; j < GROUP; j++)
             for (int c = 0; c < HEAD_DIM; c++) result[j * HEAD_DIM + c] = store(acc[j][c] / sum[j]);
     }
+}
+#endif
+
+/* What lies between the query, key and value product and the next one: RoPE, K and V into the cache, and attention of the
+   rows that decode. Those of prompts come from paged_prefill, or from torch. */
+void attend(const Step *s, elem *qkv, long layer) {
+    elem *keys = s->keys + layer * s->layer_size, *values = s->values + layer * s->layer_size;
+    rope_store(s, qkv, keys, values);
+    if (s->decodes) paged_decode(s, qkv, keys, values);
 }

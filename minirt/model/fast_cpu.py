@@ -1,8 +1,9 @@
 """The CPU's fast path: linears in oneDNN's own layout, and what lies between them in C.
 
 What it is: the same model as decoder.py, tested against it. `pack` turns each Linear's weight into the blocked layout
-that oneDNN would otherwise make anew at every call. `CpuForward` is Decoder.forward with the kernels of fast_cpu.c,
-which are compiled for the model's head size when first needed (about a second; kept in minirt's cache folder).
+that oneDNN would otherwise make anew at every call. `CpuForward` is Decoder.forward with the kernels of fast_cpu.c
+(and of avx512_attention.c where the processor multiplies bfloat16), compiled for the model's head size when first needed
+(one to two seconds; kept in minirt's cache folder).
 What it is not: needed. Where oneDNN, a C compiler or Linux is missing, or with MINIRT_PLAIN=1 in the environment,
 the plain path runs. Neither is exact to the last bit of the other: sums are taken in another order.
 """
@@ -25,14 +26,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .attention import AttentionMeta, PagedKV, attend_prompts, paged_attention
-from .decoder import Decoder, Linear
+from .decoder import Decoder, Layer, Linear
+from .sampling import greedy
 from .weights import cache_dir
 
 KERNEL_DTYPES = {torch.bfloat16: ["-DBF16"], torch.float32: []}
 # Sums may be taken in any order (that is what makes them fast); NaN and infinity keep their meaning.
 FLAGS = ["-O3", "-march=native", "-shared", "-fPIC", "-fno-math-errno"]
 FLAGS += ["-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"]
-FEW = 1 << 14  # numbers that one thread is through with before a second one has started
 
 
 def wanted() -> bool:
@@ -47,11 +48,12 @@ class PackedLinear:
     def __init__(self, plain: Linear) -> None:
         self.packed = torch.ops.mkldnn._reorder_linear_weight(plain.weight)
         self.bias = plain.bias
+        self.product = torch.ops.mkldnn._linear_pointwise.default
 
     def __call__(self, x: Tensor) -> Tensor:
-        if not len(x):  # oneDNN refuses an empty product
+        if not x.numel():  # oneDNN refuses an empty product
             return x.new_empty(0, self.packed.shape[0])
-        return torch.ops.mkldnn._linear_pointwise.default(x, self.packed, self.bias, "none", [], "")
+        return self.product(x, self.packed, self.bias, "none", [], "")
 
 
 def pack(decoder: Decoder) -> bool:
@@ -85,12 +87,29 @@ def can_pack(dtype: torch.dtype) -> bool:
 
 # -- kernels ------------------------------------------------------------------------------------
 P, N = ctypes.c_void_p, ctypes.c_long
+
+
+POINTERS = ("x", "normed", "attended", "active", "keys", "values", "cos", "sin", "places", "tables", "lens", "scores")
+SIZES = ("rows", "decodes", "hidden", "inner", "kv_heads", "block_size", "width", "stride", "layer_size")
+FIELDS: list[tuple[str, Any]] = [(name, P) for name in POINTERS] + [(name, N) for name in SIZES]
+FIELDS += [("eps", ctypes.c_float), ("scale", ctypes.c_float), ("threads", ctypes.c_int)]
+
+
+class Step(ctypes.Structure):
+    """What every kernel of one forward is told: Step of fast_cpu.c, which says what each field is."""
+
+    _fields_ = FIELDS
+
+
+S = ctypes.POINTER(Step)
 SIGNATURES: dict[str, list[Any]] = {
-    "add_rms_norm": [P, P, P, P, N, N, ctypes.c_float, ctypes.c_int],
-    "silu_mul": [P, P, N, N, ctypes.c_int],
-    "rope_store": [P, P, P, P, P, P, N, N, N, ctypes.c_int],
-    "paged_decode": [P, P, P, P, P, P, P, N, N, N, N, N, ctypes.c_float, ctypes.c_int],
+    "add_rms_norm": [S, P, P],
+    "silu_mul": [S, P],
+    "attend": [S, P, N],
+    "first_largest": [P, P, N, N, ctypes.c_int],
+    "paged_prefill": [S, P, N, N, N, N, P, P],  # only where the processor has AVX512-BF16
 }
+TILE, KEYS = 16, 64  # of avx512_attention.c: scratch is asked for in multiples of them
 
 
 @functools.cache
@@ -99,10 +118,10 @@ def kernels(dtype: torch.dtype, head_dim: int, group: int) -> ctypes.CDLL | None
     compiler = next((c for c in (os.environ.get("CC"), "cc", "gcc", "clang") if c and shutil.which(c)), None)
     if sys.platform != "linux" or compiler is None or dtype not in KERNEL_DTYPES:
         return None
-    source = Path(__file__).with_suffix(".c")
+    source, wide = Path(__file__).with_suffix(".c"), Path(__file__).with_name("avx512_attention.c")
     flags = [*FLAGS, *KERNEL_DTYPES[dtype], f"-DHEAD_DIM={head_dim}", f"-DGROUP={group}", *_openmp()]
     # A home folder may be shared by machines: what -march=native made for one must not run on another.
-    key = [source.read_text(), compiler, *flags, _cpu()]
+    key = [source.read_text(), wide.read_text(), compiler, *flags, _cpu()]
     name = f"fast_cpu-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.so"
     try:
         built = cache_dir() / "kernels" / name
@@ -115,8 +134,9 @@ def kernels(dtype: torch.dtype, head_dim: int, group: int) -> ctypes.CDLL | None
         library = ctypes.CDLL(str(built))
     except (OSError, subprocess.SubprocessError):  # no room, no right to write, a compiler too old: the plain path runs
         return None
-    for function, types in SIGNATURES.items():
-        getattr(library, function).argtypes, getattr(library, function).restype = types, None
+    for name, types in SIGNATURES.items():
+        if (function := getattr(library, name, None)) is not None:
+            function.argtypes, function.restype = types, None
     return library
 
 
@@ -157,63 +177,86 @@ class CpuForward:
     def __init__(self, decoder: Decoder, library: ctypes.CDLL) -> None:
         self.decoder = decoder
         self.lib = library
+        self.prefills = hasattr(library, "paged_prefill")
+        self._weights = [(x.attn_norm.weight.data_ptr(), x.mlp_norm.weight.data_ptr()) for x in decoder.layers]
         self._scores = torch.empty(0)
+        self._packed = torch.empty(0, dtype=decoder.dtype)
 
     def __call__(self, input_ids: Tensor, positions: Tensor, kv: PagedKV, meta: AttentionMeta) -> Tensor:
         """input_ids, positions: [T] int64 -> hidden states [T, hidden]. Writes K and V of every position to kv."""
-        d, c = self.decoder, self.decoder.config
+        d, lib = self.decoder, self.lib
         if d.attend is not paged_attention:
             return d.forward(input_ids, positions, kv, meta)
         x = d.embed[input_ids]  # the residual stream, changed in place
         angle = positions[:, None].float() * d.rope.inv_freq
         cos, sin = angle.cos() * d.rope.scale, angle.sin() * d.rope.scale
         normed = torch.empty_like(x)
-        attended = x.new_empty(len(x), c.q_size)
-        active = x.new_empty(len(x), c.intermediate_size)
-        delta: Tensor | None = None  # what the last linear made; added to x by the norm that follows
-        for layer in d.layers:
-            self._add_norm(x, delta, layer.attn_norm.weight, normed)
+        attended = x.new_empty(len(x), d.config.q_size)
+        active = x.new_empty(len(x), d.config.intermediate_size)
+        step = self._step(x, normed, attended, active, cos, sin, kv, meta)
+        delta = 0  # where the last linear's result lies; added to x by the norm that follows
+        for layer, (attn_norm, mlp_norm) in zip(d.layers, self._weights):
+            lib.add_rms_norm(step, delta, attn_norm)
             qkv = layer.qkv(normed)
-            if layer.q_norm is not None and layer.k_norm is not None:
-                q, k = qkv[:, : c.q_size], qkv[:, c.q_size : c.q_size + c.kv_size]
-                q.copy_(layer.q_norm(q.unflatten(1, (-1, c.head_dim))).flatten(1))
-                k.copy_(layer.k_norm(k.unflatten(1, (-1, c.head_dim))).flatten(1))
-            self._attend(qkv, cos, sin, kv, layer.index, meta, attended)
-            self._add_norm(x, layer.o(attended), layer.mlp_norm.weight, normed)
+            if layer.q_norm is not None:
+                self._norm_heads(layer, qkv)
+            lib.attend(step, qkv.data_ptr(), layer.index)
+            if meta.prefill:
+                self._attend_prompts(step, qkv, kv, layer.index, meta, attended)
+            out = layer.o(attended)
+            lib.add_rms_norm(step, out.data_ptr(), mlp_norm)
             gate_up = layer.gate_up(normed)
-            threads = self._threads(active.numel())
-            self.lib.silu_mul(gate_up.data_ptr(), active.data_ptr(), len(x), c.intermediate_size, threads)
-            delta = layer.down(active)
-        return x if delta is None else x.add_(delta)
+            lib.silu_mul(step, gate_up.data_ptr())
+            out = layer.down(active)
+            delta = out.data_ptr()
+        return x.add_(out)
 
-    def _threads(self, numbers: int) -> int:
-        return 1 if numbers < FEW else torch.get_num_threads()
-
-    def _add_norm(self, x: Tensor, delta: Tensor | None, weight: Tensor, out: Tensor) -> None:
-        rows, width = x.shape
-        added = None if delta is None else delta.data_ptr()
-        threads, eps = self._threads(x.numel()), self.decoder.config.norm_eps
-        self.lib.add_rms_norm(x.data_ptr(), added, weight.data_ptr(), out.data_ptr(), rows, width, eps, threads)
-
-    def _attend(
-        self, qkv: Tensor, cos: Tensor, sin: Tensor, kv: PagedKV, layer: int, meta: AttentionMeta, out: Tensor
-    ) -> None:
-        """RoPE, K and V into the cache, attention: decode rows by the kernel, prompts by torch."""
-        c, n = self.decoder.config, meta.num_decode
-        keys, values = kv.keys[layer], kv.values[layer]
-        self.lib.rope_store(
-            qkv.data_ptr(), cos.data_ptr(), sin.data_ptr(), meta.places.data_ptr(), keys.data_ptr(), values.data_ptr(),
-            len(qkv), c.num_heads, c.num_kv_heads, self._threads(qkv.numel()),
+    def _step(
+        self, x: Tensor, normed: Tensor, attended: Tensor, active: Tensor, cos: Tensor, sin: Tensor, kv: PagedKV,
+        meta: AttentionMeta,
+    ) -> Step:  # fmt: skip
+        c, (keys, values) = self.decoder.config, kv.data.unbind(0)
+        stride = -(-meta.longest // TILE) * TILE
+        if self._scores.numel() < meta.num_decode * c.num_heads * stride:
+            self._scores = torch.empty(meta.num_decode * c.num_heads * stride)
+        arrays = (x, normed, attended, active, keys, values, cos, sin, meta.places, meta.tables, meta.decode_lens)
+        return Step(
+            *(a.data_ptr() for a in arrays), self._scores.data_ptr(),
+            len(x), meta.num_decode, c.hidden_size, c.intermediate_size, c.num_kv_heads, kv.block_size,
+            meta.tables.shape[1], stride, keys.stride(0), c.norm_eps, c.head_dim**-0.5, torch.get_num_threads(),
         )  # fmt: skip
-        if n:
-            width, longest = meta.tables.shape[1], meta.longest
-            if self._scores.numel() < n * c.num_heads * longest:
-                self._scores = torch.empty(n * c.num_heads * longest)
-            self.lib.paged_decode(
-                qkv.data_ptr(), keys.data_ptr(), values.data_ptr(), meta.tables.data_ptr(), meta.decode_lens.data_ptr(),
-                self._scores.data_ptr(), out.data_ptr(), n, c.num_kv_heads, kv.block_size, width, longest,
-                c.head_dim**-0.5, self._threads(n * longest * c.kv_size),
-            )  # fmt: skip
-        if meta.prefill:
+
+    def _norm_heads(self, layer: Layer, qkv: Tensor) -> None:
+        """Qwen3's norms of query and key heads, in place."""
+        c = self.decoder.config
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = qkv[:, : c.q_size], qkv[:, c.q_size : c.q_size + c.kv_size]
+            q.copy_(layer.q_norm(q.unflatten(1, (-1, c.head_dim))).flatten(1))
+            k.copy_(layer.k_norm(k.unflatten(1, (-1, c.head_dim))).flatten(1))
+
+    def _attend_prompts(
+        self, step: Step, qkv: Tensor, kv: PagedKV, layer: int, meta: AttentionMeta, out: Tensor
+    ) -> None:
+        """The rows that compute several positions: by the kernel, where there is one, else by torch."""
+        c = self.decoder.config
+        if not self.prefills:
             q, k, v = qkv.unflatten(1, (-1, c.head_dim)).split((c.num_heads, c.num_kv_heads, c.num_kv_heads), dim=1)
-            attend_prompts(q, k, v, kv, layer, meta, out.view(-1, c.num_heads, c.head_dim))
+            return attend_prompts(q, k, v, kv, layer, meta, out.view(-1, c.num_heads, c.head_dim))
+        for row in meta.prefill:
+            room = 2 * c.kv_size * -(-row.context // KEYS) * KEYS
+            if self._packed.numel() < room:
+                self._packed = qkv.new_empty(room)
+            rows = row.context - row.start
+            self.lib.paged_prefill(
+                step, qkv.data_ptr(), layer, row.first, rows, row.start, row.table.data_ptr(), self._packed.data_ptr()
+            )
+            out[row.first + rows : row.last] = 0  # padding attends to nothing
+
+    def greedy(self, logits: Tensor) -> Tensor:
+        """sampling.greedy, read by all threads: the logits of 256 rows are 25 MB."""
+        if logits.dtype is not torch.bfloat16 or not logits.is_contiguous():
+            return greedy(logits)
+        best = torch.empty(len(logits), dtype=torch.int64)
+        threads = torch.get_num_threads() if len(logits) >= 128 else 1  # a row takes a microsecond
+        self.lib.first_largest(logits.data_ptr(), best.data_ptr(), *logits.shape, threads)
+        return best if not len(best) or int(best.min()) >= 0 else greedy(logits)

@@ -15,6 +15,7 @@ from minirt.backends.native import NativeBackend
 from minirt.model import attention, fast_cpu
 from minirt.model.decoder import Linear
 from minirt.model.loading import LanguageModel, random_model
+from minirt.model.sampling import greedy
 from minirt.request import Sequence
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -162,3 +163,111 @@ def test_a_long_prompt_in_parts(t: int, start: int, padding: int, monkeypatch: p
     parts = attention._row(q, k, v, mask, start)
     monkeypatch.setattr(attention, "QUERIES", 1 << 30)
     torch.testing.assert_close(parts[:t], attention._row(q, k, v, mask, start)[:t])
+
+
+def wide_model(dtype: torch.dtype, head_dim: int = 64) -> LanguageModel:
+    """Heads of the size that avx512_attention.c is written for; three query heads a key head."""
+    return random_model(hidden=96, heads=6, kv_heads=2, head_dim=head_dim, layers=3, dtype=dtype)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_wide_heads_in_bfloat16_are_no_further_from_float32(head_dim: int) -> None:
+    """Decode rows, a new prompt, one that continues and one with padding, by whichever kernels this processor has."""
+    exact, exact_cache = both(wide_model(torch.float32, head_dim))[0]
+    (plain, plain_cache), (fast, cache) = both(wide_model(torch.bfloat16, head_dim))
+    assert (fast - exact).pow(2).mean() < 1.5 * (plain - exact).pow(2).mean() + 1e-6
+    assert (cache - exact_cache).pow(2).mean() < 1.5 * (plain_cache - exact_cache).pow(2).mean() + 1e-6
+
+
+@pytest.mark.parametrize("start, count", [(0, 1), (0, 47), (0, 49), (0, 200), (63, 2), (64, 64), (65, 130), (150, 7)])
+def test_prompt_kernel_against_plain_attention(start: int, count: int) -> None:
+    """Every length around the kernel's block sizes (48 queries, 64 keys), in one row behind an earlier part."""
+    forward = forward_of(wide_model(torch.bfloat16))
+    if not forward.prefills:
+        pytest.skip("no AVX512-BF16 here")
+    c, context = forward.decoder.config, start + count
+    generator = torch.Generator().manual_seed(context)
+    kv = attention.PagedKV(c, 60, BLOCK, torch.device("cpu"), torch.bfloat16)
+    kv.data.copy_(torch.randn(kv.data.shape, generator=generator))
+    qkv = torch.randn(count, c.num_heads + 2 * c.num_kv_heads, c.head_dim, generator=generator).bfloat16()
+    table = torch.randperm(60, generator=generator)[: -(-context // BLOCK)].to(torch.int32)
+    row = attention.PrefillRow(0, count, context, start, table)
+    out = torch.full((count, c.q_size), torch.nan, dtype=torch.bfloat16)
+    places = torch.full((count,), -1)
+    empty = torch.empty(0, dtype=torch.int32)
+    meta = attention.AttentionMeta(places, True, BLOCK, 0, empty.view(0, 0), empty, 0, [row])
+    forward._attend_prompts(step_of(forward, qkv, out, kv, meta), qkv.flatten(1), kv, 0, meta, out)
+    k, v = (x[table.long()].flatten(0, 1)[:context].float() for x in (kv.keys[0], kv.values[0]))
+    mask = torch.arange(context) <= torch.arange(start, context)[:, None]
+    expected = attention._row(qkv[:, : c.num_heads].float(), k, v, mask, start)
+    torch.testing.assert_close(out.float(), expected.flatten(1), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("context", [1, 15, 16, 17, 33, 100])
+@pytest.mark.parametrize("rows", [1, 9])
+def test_decode_kernel_against_plain_attention(rows: int, context: int) -> None:
+    """Contexts around the kernel's tile of 16 tokens; few rows (shared out by heads) and more."""
+    lm = wide_model(torch.bfloat16)
+    forward, c = forward_of(lm), lm.config
+    generator = torch.Generator().manual_seed(context)
+    width = -(-context // BLOCK)
+    kv = attention.PagedKV(c, rows * width, BLOCK, lm.device, torch.bfloat16)
+    kv.data.copy_(torch.randn(kv.data.shape, generator=generator))
+    lens = torch.randint(1, context + 1, (rows,), generator=generator, dtype=torch.int32)
+    lens[0] = context
+    tables = torch.randperm(rows * width, generator=generator).to(torch.int32).view(rows, width)
+    meta = attention.AttentionMeta(torch.full((rows,), -1), True, BLOCK, rows, tables, lens, context, [])
+    qkv = torch.randn(rows, c.q_size + 2 * c.kv_size, generator=generator).bfloat16()
+    out = torch.full((rows, c.q_size), torch.nan, dtype=torch.bfloat16)
+    forward.lib.attend(step_of(forward, qkv, out, kv, meta), qkv.data_ptr(), 1)
+    heads = qkv[:, : c.q_size].view(rows, c.num_heads, c.head_dim)
+    expected = attention._decode(heads.float(), _floats(kv), 1, meta).flatten(1)
+    torch.testing.assert_close(out.float(), expected, rtol=0.02, atol=0.02)
+
+
+def step_of(
+    forward: fast_cpu.CpuForward, qkv: torch.Tensor, out: torch.Tensor, kv: attention.PagedKV, meta: Any
+) -> fast_cpu.Step:
+    """A Step for attention alone, with a RoPE that turns nothing; what it points to is kept by the caller or here."""
+    half = forward.decoder.config.head_dim // 2
+    still = torch.ones(len(qkv), half), torch.zeros(len(qkv), half)
+    KEPT.extend(still)
+    return forward._step(qkv, qkv, out, qkv, *still, kv, meta)
+
+
+KEPT: list[torch.Tensor] = []
+
+
+def _floats(kv: attention.PagedKV) -> attention.PagedKV:
+    """The same cache in float32."""
+    kv.keys, kv.values = [k.float() for k in kv.keys], [v.float() for v in kv.values]
+    return kv
+
+
+def test_without_the_wide_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor without AVX512-BF16 gets the portable ones, and the same answer within rounding."""
+    (_, _), (wide, _) = both(wide_model(torch.bfloat16))
+    monkeypatch.setattr(fast_cpu, "FLAGS", [f for f in fast_cpu.FLAGS if f != "-march=native"])
+    fast_cpu.kernels.cache_clear()
+    try:
+        forward = forward_of(lm := wide_model(torch.bfloat16))
+        assert not forward.prefills
+        (plain, _), (portable, _) = both(lm)
+    finally:
+        fast_cpu.kernels.cache_clear()
+    spread = plain.std()
+    assert (portable - plain).abs().max() < 0.2 * spread
+    assert (wide - portable).abs().max() < 0.2 * spread
+
+
+def test_greedy_is_the_first_largest() -> None:
+    forward = forward_of(random_model(dtype=torch.bfloat16))
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(7, 3000, generator=generator).bfloat16()
+    logits[2] = 1.0  # all equal: the first
+    logits[3, [1023, 1024, 2999]] = 50.0  # a tie across the parts in which the kernel reads
+    logits[4, 2999] = torch.inf
+    assert forward.greedy(logits).tolist() == logits.float().argmax(-1).tolist()
+    assert forward.greedy(-logits.abs()).tolist() == greedy(-logits.abs()).tolist()  # nothing above 0: the plain way
+    assert forward.greedy(logits[:, ::2]).tolist() == greedy(logits[:, ::2]).tolist()
+    assert forward.greedy(logits[:0]).tolist() == []

@@ -1,0 +1,260 @@
+/* Attention over the paged cache with AVX512-BF16: what fast_cpu.c includes where the processor has it.
+
+   Why: an instruction that multiplies 32 pairs of bfloat16 and adds them in float does half the work of a float one, and
+   keys need no conversion first. What it computes: the same as paged_decode in fast_cpu.c, and attention of whole prompts
+   in blocks that stay in the cache (Dao et al., 2022, FlashAttention). HEAD_DIM must be a multiple of 64.
+   Registers hold 16 floats or 32 bfloat16 numbers; "pair" is two neighbouring bfloat16 numbers, what one lane takes. */
+
+#include <immintrin.h>
+
+#define LANES 16
+#define TILE 16     /* tokens whose scores fill one register */
+#define KEYS 64     /* tokens of a block of keys: four registers of scores */
+#define QUERIES 48  /* queries of a block; a multiple of SIDE */
+#define SIDE 6      /* rows of a product that fit the 32 registers: 6 x 4 sums, 4 of b, 1 of a */
+
+static inline __m512bh pairs(const elem *p) { return (__m512bh)_mm512_loadu_si512(p); }
+
+/* exp_ of fast_cpu.c for a register of numbers that are not above 88. */
+static inline __m512 exps(__m512 x) {
+    x = _mm512_max_ps(x, _mm512_set1_ps(-87.0f));
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    r = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), r);
+    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
+    p = _mm512_fmadd_ps(_mm512_mul_ps(p, r), r, _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
+    return _mm512_scalef_ps(p, n);
+}
+
+/* The sum of each of 16 registers, as one register: halves are added until one number of each is left. */
+static inline __m512 sums(const __m512 *v) {
+    __m512 a[8], b[4], c[2];
+    for (int i = 0; i < 8; i++)
+        a[i] = _mm512_add_ps(_mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]), _mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]));
+    for (int i = 0; i < 4; i++) {
+        __m512d x = _mm512_castps_pd(a[2 * i]), y = _mm512_castps_pd(a[2 * i + 1]);
+        b[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+    }
+    for (int i = 0; i < 2; i++)
+        c[i] = _mm512_add_ps(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88),
+                             _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xdd));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(c[0], c[1], 0x88), _mm512_shuffle_f32x4(c[0], c[1], 0xdd));
+}
+
+/* Where tokens t to t + count - 1 of a row lie; places behind its last token n - 1 repeat that one. */
+static inline void tokens_at(const elem *cache, const int32_t *table, long t, long count, long n, long block_size,
+                             long size, const elem **at) {
+    const long last = n - 1;
+    long from = t < n ? t : last, block = from / block_size, offset = from % block_size;
+    for (long u = 0; u < count; u++) {
+        at[u] = cache + (table[block] * block_size + offset) * size;
+        if (t + u < last && ++offset == block_size) offset = 0, block++;
+    }
+}
+
+/* -- decode ---------------------------------------------------------------------------------------
+   One new token of a row: its heads that use key heads first to last - 1. scores: [heads, stride] of scratch.
+   Memory is what this waits for, and each request for it takes as long as the work on a hundred tokens: while a tile is
+   computed, the next one is asked for, a head at a time, so that requests and work overlap evenly. */
+static void decode_row(const elem *query, const elem *keys, const elem *values, const int32_t *table, long n, long first,
+                       long last, long kv_heads, long block_size, float scale, float *scores, long stride, elem *result) {
+    const long size = kv_heads * HEAD_DIM;
+    const elem *at[TILE], *next[TILE];
+    float sum[kv_heads * GROUP], out[kv_heads * GROUP][HEAD_DIM];
+
+    tokens_at(keys, table, 0, TILE, n, block_size, size, next);
+    for (long t = 0; t < n; t += TILE) {
+        memcpy(at, next, sizeof at);
+        tokens_at(keys, table, t + TILE, TILE, n, block_size, size, next);
+        const __mmask16 real = n - t < TILE ? (1u << (n - t)) - 1 : 0xffff;
+        for (long h = first; h < last; h++)
+            for (int j = 0; j < GROUP; j++) {
+                const elem *q = query + (h * GROUP + j) * HEAD_DIM;
+                __m512 dot[TILE];
+                for (int u = 0; u < TILE; u++) {
+                    if (u % GROUP == j) fetch(next[u] + h * HEAD_DIM);
+                    dot[u] = _mm512_setzero_ps();
+                    for (int c = 0; c < HEAD_DIM; c += 32)
+                        dot[u] = _mm512_dpbf16_ps(dot[u], pairs(q + c), pairs(at[u] + h * HEAD_DIM + c));
+                }
+                __m512 s = _mm512_mask_mul_ps(_mm512_set1_ps(-INFINITY), real, sums(dot), _mm512_set1_ps(scale));
+                _mm512_storeu_ps(scores + (h * GROUP + j) * stride + t, s);
+            }
+    }
+    tokens_at(values, table, 0, TILE, n, block_size, size, next);
+    for (long g = first * GROUP; g < last * GROUP; g++) { /* softmax; the division by the sum comes last */
+        float *s = scores + g * stride;
+        __m512 top = _mm512_loadu_ps(s), total = _mm512_setzero_ps();
+        for (long t = TILE; t < n; t += TILE) top = _mm512_max_ps(top, _mm512_loadu_ps(s + t));
+        top = _mm512_set1_ps(_mm512_reduce_max_ps(top));
+        for (long t = 0; t < n; t += TILE) {
+            const __mmask16 real = n - t < TILE ? (1u << (n - t)) - 1 : 0xffff;
+            __m512 e = _mm512_maskz_mov_ps(real, exps(_mm512_sub_ps(_mm512_loadu_ps(s + t), top)));
+            total = _mm512_add_ps(total, e);
+            _mm512_storeu_ps(s + t, e);
+        }
+        sum[g] = _mm512_reduce_add_ps(total);
+    }
+    memset(out[first * GROUP], 0, (last - first) * GROUP * sizeof out[0]);
+    const __m512i upper = _mm512_set1_epi32(0xffff0000);
+    for (long t = 0; t < n; t += TILE) {
+        memcpy(at, next, sizeof at);
+        tokens_at(values, table, t + TILE, TILE, n, block_size, size, next);
+        for (long h = first; h < last; h++)
+            for (int part = 0; part < HEAD_DIM; part += 64) {
+                __m512 acc[GROUP][4];
+                for (int j = 0; j < GROUP; j++)
+                    for (int c = 0; c < 4; c++) acc[j][c] = _mm512_loadu_ps(out[h * GROUP + j] + part + c * LANES);
+                for (int u = 0; u < TILE; u++) {
+                    if (!part) fetch(next[u] + h * HEAD_DIM);
+                    for (int c = 0; c < 2; c++) { /* bfloat16 to float without a shuffle: even numbers, then odd ones */
+                        __m512i x = _mm512_loadu_si512(at[u] + h * HEAD_DIM + part + c * 32);
+                        __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+                        __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(x, upper));
+                        for (int j = 0; j < GROUP; j++) {
+                            __m512 p = _mm512_set1_ps(scores[(h * GROUP + j) * stride + t + u]);
+                            acc[j][2 * c] = _mm512_fmadd_ps(p, even, acc[j][2 * c]);
+                            acc[j][2 * c + 1] = _mm512_fmadd_ps(p, odd, acc[j][2 * c + 1]);
+                        }
+                    }
+                }
+                for (int j = 0; j < GROUP; j++)
+                    for (int c = 0; c < 4; c++) _mm512_storeu_ps(out[h * GROUP + j] + part + c * LANES, acc[j][c]);
+            }
+    }
+    for (long g = first * GROUP; g < last * GROUP; g++)
+        for (int c = 0; c < HEAD_DIM; c += 32)
+            for (int e = 0; e < LANES; e++) {
+                result[g * HEAD_DIM + c + 2 * e] = store(out[g][c + e] / sum[g]);
+                result[g * HEAD_DIM + c + 2 * e + 1] = store(out[g][c + LANES + e] / sum[g]);
+            }
+}
+
+/* As in fast_cpu.c. One thread takes a whole row, because a row's blocks are then read from end to end; where there are
+   too few rows to share out, one key head of a row. */
+static void paged_decode(const Step *s, const elem *qkv, const elem *keys, const elem *values) {
+    const long kv_heads = s->kv_heads, threads = team(s, s->decodes * s->stride * kv_heads * HEAD_DIM);
+    const long parts = s->decodes < 2 * threads ? kv_heads : 1, heads = kv_heads / parts, all = kv_heads * GROUP;
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+    for (long item = 0; item < s->decodes * parts; item++) {
+        const long i = item / parts, first = item % parts * heads;
+        decode_row(qkv + i * (all + 2 * kv_heads) * HEAD_DIM, keys, values, s->tables + i * s->width, s->lens[i], first,
+                   first + heads, kv_heads, s->block_size, s->scale, s->scores + i * all * s->stride, s->stride,
+                   s->attended + i * all * HEAD_DIM);
+    }
+}
+
+/* -- prompts --------------------------------------------------------------------------------------
+   c[SIDE][64] = (or +=) a times b. a: SIDE rows of `count` pairs, a row every `step` numbers; b: [count][64] pairs. */
+static inline void product(const elem *a, long step, const elem *b, int count, float *c, int add) {
+    __m512 acc[SIDE][4];
+    for (int i = 0; i < SIDE; i++)
+        for (int j = 0; j < 4; j++) acc[i][j] = add ? _mm512_loadu_ps(c + i * 64 + j * LANES) : _mm512_setzero_ps();
+    for (int p = 0; p < count; p++) {
+        __m512bh right[4];
+        for (int j = 0; j < 4; j++) right[j] = pairs(b + (p * 64 + j * LANES) * 2);
+        for (int i = 0; i < SIDE; i++) {
+            int32_t pair;
+            memcpy(&pair, a + i * step + 2 * p, 4);
+            const __m512bh left = (__m512bh)_mm512_set1_epi32(pair);
+            for (int j = 0; j < 4; j++) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], left, right[j]);
+        }
+    }
+    for (int i = 0; i < SIDE; i++)
+        for (int j = 0; j < 4; j++) _mm512_storeu_ps(c + i * 64 + j * LANES, acc[i][j]);
+}
+
+/* KEYS tokens of one head in the order in which product() reads them. keys: [HEAD_DIM / 2][KEYS] pairs of dimensions;
+   values: [HEAD_DIM / 64][KEYS / 2][64] pairs of tokens. */
+static void pack_block(const elem **k, const elem **v, elem *keys, elem *values) {
+    for (int t = 0; t < KEYS; t++)
+        for (int c = 0; c < HEAD_DIM / 2; c++) memcpy(keys + (c * KEYS + t) * 2, k[t] + 2 * c, 4);
+    for (int part = 0; part < HEAD_DIM; part += 64)
+        for (int t = 0; t < KEYS; t += 2)
+            for (int c = 0; c < 64; c++) {
+                elem *to = values + (part * KEYS / 2 + t / 2 * 64 + c) * 2;
+                to[0] = v[t][part + c], to[1] = v[t + 1][part + c];
+            }
+}
+
+/* Up to QUERIES queries of one head, the first at position `at`, over packed blocks. q, out: a row every `row` numbers. */
+static void attend_block(const elem *q, const elem *keys, const elem *values, elem *out, long count, long at, long q_row,
+                         long out_row, float scale) {
+    elem query[QUERIES][HEAD_DIM], p[SIDE][KEYS];
+    float acc[HEAD_DIM / 64][QUERIES][64], s[SIDE][KEYS], top[QUERIES], sum[QUERIES];
+    memset(query, 0, sizeof query), memset(acc, 0, sizeof acc);
+    for (int i = 0; i < QUERIES; i++) top[i] = -INFINITY, sum[i] = 0.0f;
+    for (long i = 0; i < count; i++) memcpy(query[i], q + i * q_row, HEAD_DIM * sizeof(elem));
+    for (long t = 0; t < at + count; t += KEYS) {
+        const elem *kb = keys + t * HEAD_DIM, *vb = values + t * HEAD_DIM;
+        for (long i = 0; i < count; i += SIDE) {
+            product(query[i], HEAD_DIM, kb, HEAD_DIM / 2, s[0], 0);
+            for (int r = 0; r < SIDE; r++) {
+                const long seen = at + i + r + 1 - t; /* of this block, by this query */
+                __m512 x[4], most = _mm512_set1_ps(top[i + r]), total = _mm512_setzero_ps();
+                __mmask16 real[4];
+                for (int j = 0; j < 4; j++) {
+                    const long left = seen - j * LANES;
+                    real[j] = left >= LANES ? 0xffff : left <= 0 ? 0 : (1u << left) - 1;
+                    x[j] = _mm512_mask_mul_ps(_mm512_set1_ps(-INFINITY), real[j], _mm512_loadu_ps(s[r] + j * LANES),
+                                              _mm512_set1_ps(scale));
+                    most = _mm512_max_ps(most, x[j]);
+                }
+                const float before = top[i + r], now = _mm512_reduce_max_ps(most);
+                for (int j = 0; j < 4; j++) {
+                    x[j] = _mm512_maskz_mov_ps(real[j], exps(_mm512_sub_ps(x[j], _mm512_set1_ps(now))));
+                    total = _mm512_add_ps(total, x[j]);
+                    _mm256_storeu_si256((__m256i *)(p[r] + j * LANES), (__m256i)_mm512_cvtneps_pbh(x[j]));
+                }
+                if (now > before) { /* what was summed under a smaller maximum is worth less */
+                    const __m512 less = exps(_mm512_set1_ps(before - now));
+                    top[i + r] = now, sum[i + r] *= _mm512_cvtss_f32(less);
+                    for (int part = 0; part < HEAD_DIM / 64; part++)
+                        for (int c = 0; c < 64; c += LANES) {
+                            float *a = acc[part][i + r] + c;
+                            _mm512_storeu_ps(a, _mm512_mul_ps(_mm512_loadu_ps(a), less));
+                        }
+                }
+                sum[i + r] += _mm512_reduce_add_ps(total);
+            }
+            for (int part = 0; part < HEAD_DIM / 64; part++)
+                product(p[0], KEYS, vb + part * KEYS * 64, KEYS / 2, acc[part][i], 1);
+        }
+    }
+    for (long i = 0; i < count; i++)
+        for (int c = 0; c < HEAD_DIM; c++) out[i * out_row + c] = store(acc[c / 64][i][c % 64] / sum[i]);
+}
+
+/* Attention of `rows` tokens of one prompt over all that is in the cache up to each: rows first to first + rows - 1 of the
+   forward, of which the first is at position `start`. Called after attend(). table: the prompt's block ids.
+   packed: scratch of 2 * kv_heads * HEAD_DIM * (start + rows, rounded up to KEYS) numbers. */
+void paged_prefill(const Step *s, const elem *qkv, long layer, long first, long rows, long start, const int32_t *table,
+                   elem *packed) {
+    const elem *keys = s->keys + layer * s->layer_size, *values = s->values + layer * s->layer_size;
+    const long kv_heads = s->kv_heads, block_size = s->block_size;
+    const long n = start + rows, blocks = (n + KEYS - 1) / KEYS, head = blocks * KEYS * HEAD_DIM;
+    const long heads = kv_heads * GROUP, parts = (rows + QUERIES - 1) / QUERIES;
+    const long threads = team(s, rows * n * heads);
+    elem *out = s->attended + first * heads * HEAD_DIM;
+    qkv += first * (heads + 2 * kv_heads) * HEAD_DIM;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (long item = 0; item < blocks * kv_heads; item++) {
+        const long b = item / kv_heads, h = item % kv_heads;
+        const elem *k[KEYS], *v[KEYS];
+        tokens_at(keys + h * HEAD_DIM, table, b * KEYS, KEYS, n, block_size, kv_heads * HEAD_DIM, k);
+        tokens_at(values + h * HEAD_DIM, table, b * KEYS, KEYS, n, block_size, kv_heads * HEAD_DIM, v);
+        pack_block(k, v, packed + 2 * h * head + b * KEYS * HEAD_DIM, packed + (2 * h + 1) * head + b * KEYS * HEAD_DIM);
+    }
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+    for (long item = parts * heads - 1; item >= 0; item--) { /* the last queries see most: first, so that none ends late */
+        const long i = item / heads * QUERIES, g = item % heads, count = rows - i < QUERIES ? rows - i : QUERIES;
+        const elem *kv = packed + 2 * (g / GROUP) * head;
+        attend_block(qkv + (i * (heads + 2 * kv_heads) + g) * HEAD_DIM, kv, kv + head, out + (i * heads + g) * HEAD_DIM,
+                     count, start + i, (heads + 2 * kv_heads) * HEAD_DIM, heads * HEAD_DIM, s->scale);
+    }
+}
