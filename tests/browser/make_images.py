@@ -1,13 +1,16 @@
-"""Makes the README's pictures from runs of the real model: python tests/browser/make_images.py [docs/img]
+"""Makes the README's pictures from runs of the real model: python tests/browser/make_images.py [docs/img [dark]]
 
 Player and Compare, in Chinese and in English, as pages written by to_html and photographed in headless Chromium.
 """
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 from conftest import FLAGS, ROOT, chromium_path, sync_api
 
@@ -30,8 +33,16 @@ QUESTIONS = [
 ]
 
 
-def main(folder: Path) -> None:
+def need_chinese() -> None:
+    """Stop where Chinese would come out as empty boxes; a system without fontconfig is taken at its word."""
+    lister = shutil.which("fc-list")
+    if lister and not subprocess.run([lister, ":lang=zh"], capture_output=True, check=True).stdout.strip():
+        raise SystemExit("no font with Chinese is installed, as fonts-noto-cjk: the pictures would show empty boxes.")
+
+
+def main(folder: Path, theme: Literal["light", "dark"] = "light") -> None:
     """Write player-zh.png, player-en.png, compare-zh.png and compare-en.png."""
+    need_chinese()
     folder.mkdir(parents=True, exist_ok=True)
     lm = minirt.load_model()
     requests = [minirt.Request(q, max_new_tokens=n, arrival=3.0 * i) for i, (q, n) in enumerate(QUESTIONS)]
@@ -46,7 +57,8 @@ def main(folder: Path) -> None:
                 "compare": (widgets.Compare(static, vllm, lang=lang), "v.transport.seek(62)"),
             }
             for name, (widget, js) in pages.items():
-                page = browser.new_page(viewport={"width": 1200, "height": 1100}, device_scale_factor=1.5)
+                size = {"width": 1200, "height": 1100}
+                page = browser.new_page(viewport=size, device_scale_factor=1.5, color_scheme=theme)
                 page.goto(widget.to_html(Path(tmp) / f"{name}.html").as_uri())
                 page.wait_for_selector(".mrt-slot")
                 page.evaluate(f"() => {{ const v = document.querySelector('.mrt').mrtView; {js} }}")
@@ -57,4 +69,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "img")
+    where = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "img"
+    main(where, "dark" if sys.argv[2:] == ["dark"] else "light")
