@@ -24,7 +24,7 @@ lab: ## set up, then open JupyterLab on the first chapter (ARGS="--no-browser --
 	@$(BOOT) lab $(ARGS)
 
 test: ## set up, then lint, unit, property and parity tests, then every notebook through nbval
-	@$(MAKE) --no-print-directory setup
+	@$(BOOT) test
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory test-unit
 	@$(MAKE) --no-print-directory test-notebooks

@@ -2,6 +2,7 @@
 
     python scripts/bootstrap.py setup      .venv, packages, weights; does nothing where nothing is missing
     python scripts/bootstrap.py lab [...]  the same, then JupyterLab on the first chapter
+    python scripts/bootstrap.py test       the same as setup, then what only tests need (Triton, on Linux)
     python scripts/bootstrap.py browser    the same, then playwright and a Chromium for the browser tests
     python scripts/bootstrap.py weights    only the weights, for the Python it runs under (conda, Binder)
 
@@ -227,6 +228,12 @@ def setup() -> None:
     say(f"ready: {VENV}, weights in {weights}")
 
 
+def test() -> None:
+    """What `make test` needs and a reader does not: Triton, whose interpreter runs the GPU kernel on a CPU."""
+    setup()
+    ensure_packages("dev,kernels")
+
+
 def browser() -> None:
     """playwright from the package index; a Chromium that is already there, else Debian's where we may install it."""
     setup()
@@ -271,11 +278,13 @@ def lab(arguments: list[str]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs one of the four commands; the exit status."""
+    """Runs one of the five commands; the exit status."""
     try:
         match arguments:
             case ["setup"]:
                 setup()
+            case ["test"]:
+                test()
             case ["browser"]:
                 browser()
             case ["lab", *rest]:

@@ -1,4 +1,4 @@
-"""Writes constraints.txt: the exact version of everything that minirt[dev,browser] pulls in, as installed right here.
+"""Writes constraints.txt: the exact version of everything that minirt[dev,browser,kernels] pulls in, as installed right here.
 
 For maintainers, after trying newer releases: .venv/bin/python scripts/freeze.py > constraints.txt
 A package that no longer supports the lowest Python we admit is pinned for newer Pythons only (a marker says so);
@@ -26,7 +26,7 @@ HEAD = """\
 def closure(requirements: list[str]) -> list[metadata.Distribution]:
     """Every installed distribution that the requirements pull in on this machine, by name."""
     found: dict[str, metadata.Distribution] = {}
-    todo = [Requirement(text) for text in requirements]
+    todo = [r for r in map(Requirement, requirements) if r.marker is None or r.marker.evaluate()]
     done: set[tuple[str, frozenset[str]]] = set()
     while todo:
         requirement = todo.pop()

@@ -195,6 +195,14 @@ def test_a_missing_chromium_is_installed_where_we_may(
     assert error == "" if installs else re.match(r"minirt: the browser tests need Chromium.*\n$", error)
 
 
+def test_what_only_tests_need_comes_with_the_test_command(
+    clone: Path, steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bootstrap, "ensure_packages", lambda extras="dev": steps.append(extras))
+    assert bootstrap.main(["test"]) == 0
+    assert "dev,kernels" in steps
+
+
 def test_the_lab_is_rooted_in_the_repository_and_opens_the_first_chapter(clone: Path) -> None:
     assert f"--ServerApp.root_dir={clone}" in bootstrap.lab_command([])
     assert "--LabApp.default_url=/lab" in bootstrap.lab_command([])
