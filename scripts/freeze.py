@@ -1,4 +1,4 @@
-"""Writes constraints.txt: the exact version of everything that minirt[dev,browser,kernels] pulls in, as installed right here.
+"""Writes constraints.txt: the exact version of everything that minirt and its extras pull in, as installed right here.
 
 For maintainers, after trying newer releases: .venv/bin/python scripts/freeze.py > constraints.txt
 A package that no longer supports the lowest Python we admit is pinned for newer Pythons only (a marker says so);
