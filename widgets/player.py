@@ -27,7 +27,7 @@ class Player(anywidget.AnyWidget):
     run: a Run, a Trace or an engine that has run. lang: "zh" or "en". mode: the one to open with ("start", "run",
     "monitor", "done"). title: instead of the policy's name. speed: steps a second (1, 2, 3, 4, … 128); None plays the
     whole run in about 25 s. at_end: begin at the last step.
-    Keys, with the player in focus: space, left, right, home, end.
+    Keys, with the player in focus: space, left, right, home, end; up and down point at the slots.
     """
 
     _esm = bundle("player.js")

@@ -170,6 +170,25 @@ def test_everything_is_reached_by_tab_and_a_focused_button_answers_space(open_pa
     assert view(page, "return v.transport.playing") is True
 
 
+def test_up_and_down_point_at_the_slots(open_page):
+    page = open_page(widgets.Player(queueing(), mode="run"))
+    page.focus(".mrt")
+    page.keyboard.press("ArrowDown")
+    assert view(page, "return v.views.run.lit") is None, "nobody sits there before the first step"
+    view(page, "v.transport.seek(12)")
+    ids = [i for i in view(page, "return [...v.model.rows[12].ids]") if i >= 0]
+    pointed = []
+    for key in ["ArrowDown"] * (len(ids) + 1) + ["ArrowUp"]:
+        page.keyboard.press(key)
+        pointed.append(view(page, "return v.views.run.lit"))
+    assert pointed == [*ids, None, ids[-1]]
+    assert page.locator(".mrt-table-head").inner_text().startswith(f"R{ids[-1]} 的块表")
+    assert view(page, "return v.transport.at") == 12
+    page.focus(".mrt-speed")
+    page.keyboard.press("ArrowUp")
+    assert view(page, "return v.views.run.lit") == ids[-1], "arrows choose a speed there"
+
+
 def test_who_wants_no_motion_gets_none(open_page):
     for motion in ("no-preference", "reduce"):
         page = open_page(widgets.Player(queueing(), mode="run"), reduced_motion=motion)

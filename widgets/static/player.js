@@ -45,6 +45,7 @@ export class PlayerView {
     if (extra) this.root.append(extra);
     this.root.append(this.stageBox);
     this.transport.listen(this.root);
+    this.root.addEventListener("keydown", (e) => this.point(e));
     el.append(this.root);
     this.resize = new ResizeObserver(() => this.relayout());
     this.resize.observe(this.root);
@@ -65,6 +66,15 @@ export class PlayerView {
     this.root.focus({ preventScroll: true }); // the button that was pressed is hidden now, and would take the keys with it
     this.transport.seek(-1);
     this.transport.play();
+  }
+
+  /** Up and down: the slot above or below is pointed at, as with the pointer. */
+  point(e) {
+    const by = { ArrowUp: -1, ArrowDown: 1 }[e.key];
+    if (!by || this.mode !== "run" || e.ctrlKey || e.metaKey || e.altKey || e.target.closest("input,select,textarea")) return;
+    this.views.run.pointSlot(by);
+    e.preventDefault();
+    e.stopPropagation();
   }
 
   show(mode) {

@@ -83,6 +83,13 @@ export class Stage {
     this.draw(this.at);
   }
 
+  /** The next (1) or previous (-1) request in a slot; past the last, none. */
+  pointSlot(by) {
+    const ids = this.at < 0 ? [] : [...this.model.rows[this.at].ids].filter((id) => id >= 0);
+    const was = ids.indexOf(this.lit);
+    this.hover(ids[was < 0 && by < 0 ? ids.length - 1 : was + by] ?? null);
+  }
+
   hoverBlock(b, e) {
     const state = this.model.stateAt(this.at);
     if (b < 0) {
