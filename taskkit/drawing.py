@@ -56,7 +56,7 @@ def curves(
 
     for y in ticks:
         parts.append(f'<path d="M{left} {py(y):.1f}H{width - right}" stroke="{LINE}"/>')
-        parts.append(_text(left - 8, py(y) + 4, f"{y:,.0f}" if high >= 1000 else f"{y:.3g}", 11, DIM, "end"))
+        parts.append(_text(left - 8, py(y) + 4, f"{y:,.0f}" if ticks[-1] >= 1000 else f"{y:.3g}", 11, DIM, "end"))
     for x in xs if len(xs) <= 12 else xs[:: -(-len(xs) // 10)]:
         parts.append(_text(px(x), height - bottom + 16, f"{x:g}", 11, DIM, "middle"))
     parts.append(_text((left + width - right) / 2, height - 8, x_label, 12, DIM, "middle"))
@@ -104,7 +104,7 @@ def blocks(
             parts.append(_text(x + size / 2, top + size / 2 + 3, label, 11, "#fff" if who else DIM, "middle"))
         words.append(f"{row}: " + ", ".join(f"{o} {list(ids)}" for o, ids in owners.items()))
         top += size + 10
-    return Picture(max(width, 320), top + 8, parts, "; ".join(words))
+    return Picture(max(width, 320, 36 + 8 * len(title)), top + 8, parts, "; ".join(words))
 
 
 def _text(x: float, y: float, words: str, size: int, fill: str, anchor: str = "start", weight: int = 400) -> str:

@@ -101,7 +101,7 @@ class Predict(Task):
         except Exception:  # a learner's object may have no words
             key = ""
         if key not in options:
-            raise Refused("not_an_option", [("got", answer)], options="、".join(options))
+            raise Refused("not_an_option", [("guess", answer)], options="、".join(options))
         return key
 
     def _judge(self, answer: Any, *more: Any) -> dict[str, Any] | None:
@@ -109,7 +109,7 @@ class Predict(Task):
         guess = self._taken(answer)
         if options:
             if guess != truth:
-                raise Missed("chosen_wrong", [("got", Plain(guess))], reason=options[guess][1], truth=str(truth))
+                raise Missed("chosen_wrong", [("guess", Plain(guess))], reason=options[guess][1], truth=str(truth))
             return {"truth": f"{truth}（{options[guess][0]}）"}
         words = {"guess": guess, "truth": truth}
         if abs(guess - truth) <= self.rel * abs(truth) + 1e-12:

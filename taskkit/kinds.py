@@ -169,12 +169,12 @@ class Choice(Task):
         options = self.text.options
         picked = "".join(sorted({c for c in _text(answer).upper() if c.isalnum()}))
         if not picked or set(picked) - set(options):
-            raise Wrong("not_an_option", [("got", answer)], options="、".join(options))
+            raise Wrong("not_an_option", [("picked", answer)], options="、".join(options))
         for c in picked:
             if c not in self.right:
-                raise Wrong("chosen_wrong", [("got", Plain(picked))], reason=options[c][1])
+                raise Wrong("chosen_wrong", [("picked", Plain(picked))], reason=options[c][1])
         if picked != "".join(sorted(self.right)):
-            raise Wrong("incomplete", [("got", Plain(picked))])
+            raise Wrong("incomplete", [("picked", Plain(picked))])
         return None
 
     def _question(self) -> str:

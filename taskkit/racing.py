@@ -146,7 +146,7 @@ def reason(out: Outcome, course: Course) -> str:
     at = say("race.line", line=out.line, source=out.source) if out.line else ""
     words = {"course": say(f"course.{course.name}"), "limit": f"{LIMIT_S:g}", "error": out.error, "at": at}
     if isinstance(out.exception, minirt.PolicyError):
-        return say("race.refused", **words)
+        return say("race.refused", **{**words, "error": str(out.exception)})
     return say(f"race.{out.kind}", **words)
 
 

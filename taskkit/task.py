@@ -15,7 +15,7 @@ from .texts import Text, fill, say, text_of
 from .verdict import Stopped, TaskError, Unanswered, Verdict, Wrong
 from .view import Card, Plain, display, short
 
-ROWS = ("input", "got", "want", "line", "error", "case")  # labels that have a word of their own
+ROWS = ("input", "got", "guess", "picked", "want", "line", "error", "case")  # labels that have a word of their own
 LINES = 20  # of what a learner's code printed
 
 _store: Store | None = None

@@ -19,8 +19,12 @@ UNITS: dict[str, tuple[str, float]] = {
     "%": ("number", 0.01), "FLOP": ("flops", 1), "GFLOP": ("flops", 1e9), "TFLOP": ("flops", 1e12),
     "token": ("tokens", 1), "tokens": ("tokens", 1), "step": ("steps", 1), "steps": ("steps", 1), "步": ("steps", 1),
     "block": ("blocks", 1), "blocks": ("blocks", 1), "行": ("rows", 1), "rows": ("rows", 1), "row": ("rows", 1),
-    "tokens/s": ("rate", 1), "tokens/step": ("pace", 1),
+    "tokens/s": ("rate", 1), "tokens/step": ("pace", 1), "requests/s": ("visits", 1), "req/s": ("visits", 1),
+    "请求/秒": ("visits", 1), "个/秒": ("visits", 1), "/s": ("visits", 1), "美元": ("money", 1), "USD": ("money", 1),
+    "$": ("money", 1),
 }  # fmt: skip
+COUNTS = ("number", "tokens", "steps", "blocks", "rows")
+COUNTERS = ("个", "人", "台", "块")  # go with whatever is counted
 
 
 def parse(answer: Any, unit: str) -> float:
@@ -31,7 +35,10 @@ def parse(answer: Any, unit: str) -> float:
         return _finite(answer)
     if not isinstance(answer, str):
         raise Wrong("not_a_number", type=type(answer).__name__)
-    found = re.fullmatch(r"\s*([-+]?[\d,_]*\.?\d+(?:[eE][-+]?\d+)?)\s*(.*?)\s*", _half_width(answer))
+    words = _half_width(answer)
+    if unit in ("美元", "USD"):
+        words = words.strip().removeprefix("$")
+    found = re.fullmatch(r"\s*([-+]?[\d,_]*\.?\d+(?:[eE][-+]?\d+)?)\s*(.*?)\s*", words)
     if not found:
         raise Wrong("not_a_number", [("got", answer)], type=repr(answer))
     whole = re.split(r"[.eE]", found[1])[0]
@@ -40,12 +47,14 @@ def parse(answer: Any, unit: str) -> float:
     value, given = _finite(found[1].replace(",", "").replace("_", "")), found[2]
     if not given:
         return value
-    if given not in UNITS:
-        raise Wrong("unit_unknown", unit=given, wanted=unit or "1")
-    what, size = UNITS[given]
     wanted_what, wanted_size = UNITS[unit]
+    if given in COUNTERS and wanted_what in COUNTS:
+        return value
+    if given not in UNITS:
+        raise Wrong("unit_unknown" if unit else "unit_none", unit=given, wanted=unit)
+    what, size = UNITS[given]
     if what != wanted_what:
-        raise Wrong("unit_dimension", unit=given, wanted=unit or "1")
+        raise Wrong("unit_dimension" if unit else "unit_none", unit=given, wanted=unit)
     return value * size / wanted_size
 
 

@@ -152,7 +152,7 @@ TASKS: list[Task] = [
                "tokens": lambda: 8 * 200.0, "milliseconds": lambda: 8 * (0.4 + 200 * 10)},
     ),
     Derive(
-        "08.4", 2, value=lambda: 16 / (0.030 + 127 * 0.009), unit="", rel=0.02,
+        "08.4", 2, value=lambda: 16 / (0.030 + 127 * 0.009), unit="requests/s", rel=0.02,
         slips={"no_prefill": lambda: 16 / (127 * 0.009 * 1.0), "one_row": lambda: 1 / (0.030 + 127 * 0.009),
                "steps": lambda: 1 / 0.009, "tokens": lambda: 16 / 0.009,
                "rows_share": lambda: 16 / (0.030 + 127 * 0.009 * 16)},

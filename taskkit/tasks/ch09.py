@@ -78,7 +78,7 @@ def _draw_mend(answer: Any, attempt: Attempt) -> Any:
     """Every gap of the first rider. Without a policy there is nothing: the unmended run is the answer to 09.1."""
     if is_missing(answer):
         return Card("09.4", say("status.unanswered"), say("show.after"), "unanswered")
-    runs = {"8192": unmended(0), say("show.you"): guarded(answer, attempt, scene, SCENES[0])}
+    runs = {say("show.whole"): unmended(0), say("show.you"): guarded(answer, attempt, scene, SCENES[0])}
     gaps = {name: _gaps(run) for name, run in runs.items()}
     count = min(map(len, gaps.values()))
     lines = {say("show.limit", n="20 ms"): [20.0] * count, **{name: g[:count] for name, g in gaps.items()}}

@@ -82,7 +82,7 @@ TASKS: list[Task] = [
     Choice("10.1", 1, right="D"),
     Choice("10.2", 2, right="BE"),
     Derive(
-        "10.3", 1, value=lambda: 2.0 / 3600 / 2400 * 1e6, unit="",
+        "10.3", 1, value=lambda: 2.0 / 3600 / 2400 * 1e6, unit="美元",
         slips={"per_second": lambda: 2.0 / 2400 * 1e6, "per_thousand": lambda: 2.0 / 3600 / 2400 * 1e3,
                "minutes": lambda: 2.0 / 60 / 2400 * 1e6, "upside_down": lambda: 3600 * 2400 / 2.0 / 1e6},
     ),

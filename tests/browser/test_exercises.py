@@ -40,11 +40,11 @@ def answer(page, source: str) -> str:
     return str(cell.locator(".jp-OutputArea").inner_text())
 
 
-def open_first_exercise(open_lab, **options):
-    """The notebook as it is handed out, its first tasks only, in a kernel that keeps progress."""
+def open_first_exercise(open_lab, first="01.1", end="01.3", **options):
+    """The notebook as it is handed out, some of its tasks only, in a kernel that keeps progress."""
     document = json.loads((ROOT / "exercises" / "01_motivation.ipynb").read_text(encoding="utf-8"))
-    at = next(i for i, c in enumerate(document["cells"]) if 'task("01.3")' in "".join(c["source"]))
-    document["cells"] = [*document["cells"][:at], document["cells"][-1]]
+    tasks = {t: i for i, c in enumerate(document["cells"]) for t in (first, end) if f'task("{t}")' in "".join(c["source"])}
+    document["cells"] = [*document["cells"][:2], *document["cells"][tasks[first] : tasks[end]], document["cells"][-1]]
     for cell in document["cells"]:
         if cell["cell_type"] == "code":
             cell.update(outputs=[], execution_count=None)
@@ -86,4 +86,26 @@ def test_cards_follow_the_dark_theme(open_lab, lab: tuple[str, Path]):
     )
     light = [sum(int(v) for v in c[c.index("(") + 1 : -1].split(",")[:3]) / 765 for c in colours]
     assert light[0] < 0.3 and light[1] > 0.6
+    (lab[1] / ".progress.json").unlink(missing_ok=True)
+
+
+def test_the_answer_to_a_prediction_shows_once_a_guess_is_locked(open_lab, lab: tuple[str, Path]):
+    (lab[1] / ".progress.json").unlink(missing_ok=True)
+    page = open_first_exercise(open_lab, "01.4", "01.5")
+
+    def outputs() -> str:
+        return "\n".join(page.locator(".jp-OutputArea-output").all_inner_texts())
+
+    assert "先不运行" in outputs() and "未作答" in outputs() and "tpot_charged 73" not in outputs()
+    page.locator(".mrt-predict input[type=radio]").nth(1).click()
+    page.get_by_role("button", name="锁定我的猜测").click()
+    page.wait_for_selector('text=taskkit.reset("01.4")')
+    card = page.evaluate("() => jupyterapp.shell.currentWidget.content.widgets.findIndex(w => w.model.sharedModel"
+                         ".getSource().includes('t4.predict()'))")  # fmt: skip
+    page.evaluate(f"() => {{ jupyterapp.shell.currentWidget.content.activeCellIndex = {card + 1}; }}")
+    page.evaluate("() => jupyterapp.commands.execute('notebook:run-all-below')")
+    page.wait_for_selector("text=1 / 6")
+    found = outputs()
+    assert "tpot_charged 73" in found and found.count("◐ 已揭晓") >= 2 and "✗" not in found
+    assert not page.mrt_errors
     (lab[1] / ".progress.json").unlink(missing_ok=True)

@@ -210,7 +210,9 @@ def test_what_counts_as_not_written_yet() -> None:
     "answer, unit, value",
     [(12.5, "MB", 12.5), ("12.5", "MB", 12.5), ("12.5 GB", "MB", 12500), ("1 MiB", "MB", 1.048576), ("26%", "%", 26),
      ("1,024 B", "kB", 1.024), ("1e3 us", "ms", 1), (".5 s", "ms", 500),
-     ("26.2％", "%", 26.2), ("２６．２ ＭＢ", "MB", 26.2), ("1，024.5", "", 1024.5), ("−3", "", -3), (True + 0.0, "", 1.0)],
+     ("26.2％", "%", 26.2), ("２６．２ ＭＢ", "MB", 26.2), ("1，024.5", "", 1024.5), ("$0.23", "美元", 0.23),
+     ("0.23 美元", "美元", 0.23), ("19 个", "rows", 19), ("64 步", "steps", 64), ("13.6 req/s", "requests/s", 13.6),
+      ("−3", "", -3), (True + 0.0, "", 1.0)],
 )  # fmt: skip
 def test_numbers_with_units(answer: Any, unit: str, value: float) -> None:
     assert parse(answer, unit) == pytest.approx(value)
@@ -227,6 +229,13 @@ def test_what_is_no_number(answer: Any, code: str) -> None:
     with pytest.raises(Wrong) as e:
         parse(answer, "MB")
     assert e.value.code == code
+
+
+@pytest.mark.parametrize("answer", ["5 MB", "5 furlongs"])
+def test_a_number_without_a_unit(answer: str) -> None:
+    with pytest.raises(Wrong) as e:
+        parse(answer, "")
+    assert e.value.code == "unit_none"
 
 
 def test_same() -> None:
