@@ -66,6 +66,16 @@ typedef struct {
 #define FEW (1 << 14) /* numbers that one thread is through with before a second one has started */
 static inline int team(const Step *s, long numbers) { return numbers < FEW ? 1 : s->threads; }
 
+/* Blocks lie anywhere, so the processor can't guess which memory comes next: ask for it ahead. */
+static inline void fetch(const elem *head) {
+    for (int c = 0; c < HEAD_DIM; c += 64 / sizeof(elem)) __builtin_prefetch(head + c);
+}
+
+#if defined(BF16) && defined(__AVX512BF16__) && defined(__AVX512BW__)
+#define WIDE
+#include "fast_cpu_avx512.c"
+#endif
+
 /* x += delta (unless NULL), normed = x / rms(x) * weight. delta: [rows, hidden]. */
 void add_rms_norm(const Step *s, const elem *delta, const elem *weight) {
     const long width = s->hidden, threads = team(s, s->rows * width);
@@ -81,18 +91,21 @@ void add_rms_norm(const Step *s, const elem *delta, const elem *weight) {
     }
 }
 
+#ifndef WIDE
+static void silu_row(const elem *gate, const elem *up, elem *out, long width) {
+    for (long c = 0; c < width; c++) {
+        float g = load(gate[c]);
+        out[c] = store(load(store(g / (1.0f + exp_(-g)))) * load(up[c]));
+    }
+}
+#endif
+
 /* active = silu(gate) * up. gate_up: [rows, 2 * inner], gate first. */
 void silu_mul(const Step *s, const elem *gate_up) {
     const long width = s->inner, threads = team(s, s->rows * width);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (long i = 0; i < s->rows; i++) {
-        const elem *gate = gate_up + i * 2 * width, *up = gate + width;
-        elem *out = s->active + i * width;
-        for (long c = 0; c < width; c++) {
-            float g = load(gate[c]);
-            out[c] = store(load(store(g / (1.0f + exp_(-g)))) * load(up[c]));
-        }
-    }
+    for (long i = 0; i < s->rows; i++)
+        silu_row(gate_up + i * 2 * width, gate_up + (i * 2 + 1) * width, s->active + i * width, width);
 }
 
 /* RoPE on the query and key heads of qkv, in place, then K and V to their places in the layer's cache.
@@ -139,14 +152,7 @@ void first_largest(const int16_t *bits, int64_t *out, long rows, long width, int
     }
 }
 
-/* Blocks lie anywhere, so the processor can't guess which memory comes next: ask for it ahead. */
-static inline void fetch(const elem *head) {
-    for (int c = 0; c < HEAD_DIM; c += 64 / sizeof(elem)) __builtin_prefetch(head + c);
-}
-
-#if defined(BF16) && defined(__AVX512BF16__) && defined(__AVX512BW__) && HEAD_DIM % 64 == 0
-#include "avx512_attention.c"
-#else
+#ifndef WIDE_ATTENTION
 
 /* Where head h of a row's token t lies. A block holds block_size tokens of kv_heads * HEAD_DIM numbers. */
 #define AT(cache, t) (cache + (table[(t) / block_size] * block_size + (t) % block_size) * kv_heads * HEAD_DIM + h * HEAD_DIM)

@@ -2,7 +2,7 @@
 
 What it is: the same model as decoder.py, tested against it. `pack` turns each Linear's weight into the blocked layout
 that oneDNN would otherwise make anew at every call. `CpuForward` is Decoder.forward with the kernels of fast_cpu.c
-(and of avx512_attention.c where the processor multiplies bfloat16), compiled for the model's head size when first needed
+(and of fast_cpu_avx512.c where the processor multiplies bfloat16), compiled for the model's head size when first needed
 (one to two seconds; kept in minirt's cache folder).
 What it is not: needed. Where oneDNN, a C compiler or Linux is missing, or with MINIRT_PLAIN=1 in the environment,
 the plain path runs. Neither is exact to the last bit of the other: sums are taken in another order.
@@ -109,7 +109,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "first_largest": [P, P, N, N, ctypes.c_int],
     "paged_prefill": [S, P, N, N, N, N, P, P],  # only where the processor has AVX512-BF16
 }
-TILE, KEYS = 16, 64  # of avx512_attention.c: scratch is asked for in multiples of them
+TILE, KEYS = 16, 64  # of fast_cpu_avx512.c: scratch is asked for in multiples of them
 
 
 @functools.cache
@@ -118,7 +118,7 @@ def kernels(dtype: torch.dtype, head_dim: int, group: int) -> ctypes.CDLL | None
     compiler = next((c for c in (os.environ.get("CC"), "cc", "gcc", "clang") if c and shutil.which(c)), None)
     if sys.platform != "linux" or compiler is None or dtype not in KERNEL_DTYPES:
         return None
-    source, wide = Path(__file__).with_suffix(".c"), Path(__file__).with_name("avx512_attention.c")
+    source, wide = Path(__file__).with_suffix(".c"), Path(__file__).with_name("fast_cpu_avx512.c")
     flags = [*FLAGS, *KERNEL_DTYPES[dtype], f"-DHEAD_DIM={head_dim}", f"-DGROUP={group}", *_openmp()]
     # A home folder may be shared by machines: what -march=native made for one must not run on another.
     key = [source.read_text(), wide.read_text(), compiler, *flags, _cpu()]

@@ -166,7 +166,7 @@ def test_a_long_prompt_in_parts(t: int, start: int, padding: int, monkeypatch: p
 
 
 def wide_model(dtype: torch.dtype, head_dim: int = 64) -> LanguageModel:
-    """Heads of the size that avx512_attention.c is written for; three query heads a key head."""
+    """Heads of the size that fast_cpu_avx512.c is written for; three query heads a key head."""
     return random_model(hidden=96, heads=6, kv_heads=2, head_dim=head_dim, layers=3, dtype=dtype)
 
 

@@ -1,9 +1,9 @@
-/* Attention over the paged cache with AVX512-BF16: what fast_cpu.c includes where the processor has it.
+/* Kernels for processors with AVX512-BF16, which fast_cpu.c includes there.
 
    Why: an instruction that multiplies 32 pairs of bfloat16 and adds them in float does half the work of a float one, and
-   keys need no conversion first. What it computes: the same as paged_decode in fast_cpu.c, and attention of whole prompts
-   in blocks that stay in the cache (Dao et al., 2022, FlashAttention). HEAD_DIM must be a multiple of 64.
-   Registers hold 16 floats or 32 bfloat16 numbers; "pair" is two neighbouring bfloat16 numbers, what one lane takes. */
+   keys need no conversion first. What they compute: the same as those of fast_cpu.c, and attention of whole prompts in
+   blocks that stay in the processor's cache (Dao et al., 2022, FlashAttention), where HEAD_DIM is a multiple of 64.
+   A register holds 16 floats or 32 bfloat16 numbers; a "pair" is two bfloat16 neighbours, what one lane of 16 takes. */
 
 #include <immintrin.h>
 
@@ -30,6 +30,24 @@ static inline __m512 exps(__m512 x) {
     p = _mm512_fmadd_ps(_mm512_mul_ps(p, r), r, _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
     return _mm512_scalef_ps(p, n);
 }
+
+static inline __m512 floats(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
+static inline __m256i rounded(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
+
+/* silu of one row, rounded where torch rounds it. */
+static void silu_row(const elem *gate, const elem *up, elem *out, long width) {
+    const __m512 one = _mm512_set1_ps(1.0f);
+    for (long c = 0; c < width; c += LANES) {
+        const __mmask16 real = width - c < LANES ? (1u << (width - c)) - 1 : 0xffff;
+        __m512 g = floats(_mm256_maskz_loadu_epi16(real, gate + c)), u = floats(_mm256_maskz_loadu_epi16(real, up + c));
+        __m512 below = exps(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_max_ps(g, _mm512_set1_ps(-88.0f))));
+        __m512 silu = floats(rounded(_mm512_div_ps(g, _mm512_add_ps(one, below))));
+        _mm256_mask_storeu_epi16(out + c, real, rounded(_mm512_mul_ps(silu, u)));
+    }
+}
+
+#if HEAD_DIM % 64 == 0
+#define WIDE_ATTENTION
 
 /* The sum of each of 16 registers, as one register: halves are added until one number of each is left. */
 static inline __m512 sums(const __m512 *v) {
@@ -209,7 +227,7 @@ static void attend_block(const elem *q, const elem *keys, const elem *values, el
                 for (int j = 0; j < 4; j++) {
                     x[j] = _mm512_maskz_mov_ps(real[j], exps(_mm512_sub_ps(x[j], _mm512_set1_ps(now))));
                     total = _mm512_add_ps(total, x[j]);
-                    _mm256_storeu_si256((__m256i *)(p[r] + j * LANES), (__m256i)_mm512_cvtneps_pbh(x[j]));
+                    _mm256_storeu_si256((__m256i *)(p[r] + j * LANES), rounded(x[j]));
                 }
                 if (now > before) { /* what was summed under a smaller maximum is worth less */
                     const __m512 less = exps(_mm512_set1_ps(before - now));
@@ -258,3 +276,4 @@ void paged_prefill(const Step *s, const elem *qkv, long layer, long first, long 
                      count, start + i, (heads + 2 * kv_heads) * HEAD_DIM, heads * HEAD_DIM, s->scale);
     }
 }
+#endif
