@@ -100,6 +100,7 @@ def test_the_start_tab_speaks_of_the_step_that_is_shown(open_page):
     assert count.inner_text() == "7 个请求 · 第 9 步之后：已结束 3，在批 1，等待 3"
     page.click(".mrt-last")
     assert count.inner_text() == "7 个请求 · 第 520 步之后：已结束 7"
+    assert page.locator(".mrt-words").first.inner_text() == "1 个 token", "without a text the prompt is its length"
     settings = page.locator(".mrt-pairs").inner_text()
     assert "max_wait" in settings and "不限" in settings
     for run in (lecture(), queueing()):

@@ -83,12 +83,13 @@ export class StartMode {
     const bar = h("span.mrt-length", {}, h("i.mrt-bar-prompt"), h("i.mrt-bar-answer"));
     bar.style.setProperty("--p", r.num_prompt / longest);
     bar.style.setProperty("--a", r.max_new_tokens / longest);
+    const named = r.name && r.name !== label(r.id) ? r.name : null; // a simulated request's name only repeats its chip
     const tr = h(
       "tr",
       {},
       h("td", {}, chip),
       h("td.mrt-num", {}, moment(model, r.arrival)),
-      h("td.mrt-words", { title: r.prompt ?? "" }, r.prompt ?? r.name ?? t("start.tokens", { n: r.num_prompt })),
+      h("td.mrt-words", { title: r.prompt ?? "" }, r.prompt ?? named ?? t("start.tokens", { n: r.num_prompt })),
       h("td.mrt-len", {}, bar, h("span.mrt-dim", {}, `${r.num_prompt} + ${r.max_new_tokens}`)),
     );
     paint(tr, r.id);
