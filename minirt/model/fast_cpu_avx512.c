@@ -78,9 +78,11 @@ static inline void tokens_at(const elem *cache, const int32_t *table, long t, lo
 /* -- decode ---------------------------------------------------------------------------------------
    One new token of a row: its heads that use key heads first to last - 1. scores: [heads, stride] of scratch.
    Memory is what this waits for, and each request for it takes as long as the work on a hundred tokens: while a tile is
-   computed, the next one is asked for, a head at a time, so that requests and work overlap evenly. */
+   computed, the next one is asked for, a head at a time, so that requests and work overlap evenly. Behind the last tile
+   comes `after`: the first of the row that this thread is likely to take next. */
 static void decode_row(const elem *query, const elem *keys, const elem *values, const int32_t *table, long n, long first,
-                       long last, long kv_heads, long block_size, float scale, float *scores, long stride, elem *result) {
+                       long last, long kv_heads, long block_size, float scale, float *scores, long stride, elem *result,
+                       const elem **after) {
     const long size = kv_heads * HEAD_DIM;
     const elem *at[TILE], *next[TILE];
     float sum[kv_heads * GROUP], out[kv_heads * GROUP][HEAD_DIM];
@@ -88,7 +90,8 @@ static void decode_row(const elem *query, const elem *keys, const elem *values, 
     tokens_at(keys, table, 0, TILE, n, block_size, size, next);
     for (long t = 0; t < n; t += TILE) {
         memcpy(at, next, sizeof at);
-        tokens_at(keys, table, t + TILE, TILE, n, block_size, size, next);
+        if (t + TILE < n) tokens_at(keys, table, t + TILE, TILE, n, block_size, size, next);
+        else tokens_at(values, table, 0, TILE, n, block_size, size, next);
         const __mmask16 real = n - t < TILE ? (1u << (n - t)) - 1 : 0xffff;
         for (long h = first; h < last; h++)
             for (int j = 0; j < GROUP; j++) {
@@ -104,7 +107,6 @@ static void decode_row(const elem *query, const elem *keys, const elem *values, 
                 _mm512_storeu_ps(scores + (h * GROUP + j) * stride + t, s);
             }
     }
-    tokens_at(values, table, 0, TILE, n, block_size, size, next);
     for (long g = first * GROUP; g < last * GROUP; g++) { /* softmax; the division by the sum comes last */
         float *s = scores + g * stride;
         __m512 top = _mm512_loadu_ps(s), total = _mm512_setzero_ps();
@@ -122,7 +124,8 @@ static void decode_row(const elem *query, const elem *keys, const elem *values, 
     const __m512i upper = _mm512_set1_epi32(0xffff0000);
     for (long t = 0; t < n; t += TILE) {
         memcpy(at, next, sizeof at);
-        tokens_at(values, table, t + TILE, TILE, n, block_size, size, next);
+        if (t + TILE < n) tokens_at(values, table, t + TILE, TILE, n, block_size, size, next);
+        else memcpy(next, after, sizeof next);
         for (long h = first; h < last; h++)
             for (int part = 0; part < HEAD_DIM; part += 64) {
                 __m512 acc[GROUP][4];
@@ -160,10 +163,12 @@ static void paged_decode(const Step *s, const elem *qkv, const elem *keys, const
     const long parts = s->decodes < 2 * threads ? kv_heads : 1, heads = kv_heads / parts, all = kv_heads * GROUP;
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
     for (long item = 0; item < s->decodes * parts; item++) {
-        const long i = item / parts, first = item % parts * heads;
+        const long i = item / parts, first = item % parts * heads, soon = i + threads < s->decodes ? i + threads : i;
+        const elem *after[TILE];
+        tokens_at(keys, s->tables + soon * s->width, 0, TILE, s->lens[soon], s->block_size, kv_heads * HEAD_DIM, after);
         decode_row(qkv + i * (all + 2 * kv_heads) * HEAD_DIM, keys, values, s->tables + i * s->width, s->lens[i], first,
                    first + heads, kv_heads, s->block_size, s->scale, s->scores + i * all * s->stride, s->stride,
-                   s->attended + i * all * HEAD_DIM);
+                   s->attended + i * all * HEAD_DIM, after);
     }
 }
 
