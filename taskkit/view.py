@@ -20,11 +20,12 @@ background:var(--jp-layout-color1,#fff);font:14px/1.65 "Noto Sans CJK SC","PingF
 .tk p{margin:6px 0}.tk ul,.tk ol{margin:6px 0;padding-left:22px}.tk li{margin:2px 0}
 .tk .tk-head{display:flex;gap:10px;align-items:baseline;flex-wrap:wrap;margin:0 0 4px}
 .tk .tk-head b{font-size:15px}.tk .tk-tag{font-size:12px;padding:0 8px;border-radius:9px;border:1px solid var(--tk,#1f6feb);
-color:var(--tk,#1f6feb)}.tk .tk-dim{font-size:12px;color:var(--jp-ui-font-color2,#5b6470)}
+color:color-mix(in srgb,var(--tk,#1f6feb) 55%,var(--jp-content-font-color1,#1b1f24))}
+.tk .tk-dim{font-size:12px;color:var(--jp-ui-font-color2,#5b6470)}
 .tk code{background:color-mix(in srgb,var(--jp-ui-font-color1,#1b1f24) 8%,transparent);padding:1px 4px;border-radius:4px;
-font-size:13px}.tk pre{background:color-mix(in srgb,var(--jp-ui-font-color1,#1b1f24) 6%,transparent);padding:8px 12px;
-border-radius:6px;margin:6px 0;overflow:auto;line-height:1.45}.tk pre code{background:none;padding:0}
-.tk table{border-collapse:collapse;margin:8px 0;font-size:13px}
+font-size:13px}.tk.tk pre{background:color-mix(in srgb,var(--jp-ui-font-color1,#1b1f24) 6%,transparent);
+padding:8px 12px;border-radius:6px;margin:6px 0;overflow:auto;line-height:1.45}.tk.tk pre code{background:none;padding:0}
+.tk table{border-collapse:collapse;margin:8px 0;font-size:13px}.tk tr{background:none!important}
 .tk td,.tk th{border:1px solid var(--jp-border-color2,#d9dee5);
 padding:3px 10px;text-align:left!important;vertical-align:top;background:none}
 .tk td.tk-key{white-space:nowrap;color:var(--jp-ui-font-color2,#5b6470)}
