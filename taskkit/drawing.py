@@ -30,7 +30,10 @@ class Picture:
 def curves(
     title: str, xs: Sequence[float], lines: Mapping[str, Sequence[float]], x_label: str, y_label: str, log: bool = False
 ) -> Picture:
-    """Lines over an axis that starts at 0; the first is drawn thin and dashed over the others. log: an axis of decades."""
+    """Lines over an axis that starts at 0; log: an axis of decades.
+
+    The first is thin and dashed; each lies upon those after it and is thinner, so that lines in one place are all seen.
+    """
     width, height, left, right, top, bottom = 620, 270, 52, 18, 30, 42
     high = max((y for ys in lines.values() for y in ys), default=1.0) or 1.0
     ticks = [high * i / 4 for i in range(5)]
@@ -54,7 +57,7 @@ def curves(
     parts.append(still.text((left + width - right) / 2, height - 6, x_label, 12, anchor="middle"))
     at = float(width - right)
     for i, (name, ys) in reversed(list(enumerate(lines.items()))):
-        look = f'fill="none" stroke="{still.hue(i)}" stroke-width="{2 if i == 0 else 5}"'
+        look = f'fill="none" stroke="{still.hue(i)}" stroke-width="{2 + 2.5 * i:g}" stroke-linejoin="round"'
         look += ' stroke-dasharray="6 5"' if i == 0 and len(lines) > 1 else ""
         points = " ".join(f"{px(x):.1f},{py(y):.1f}" for x, y in zip(xs, ys))
         parts.append(f'<polyline points="{points}" {look}/>')
