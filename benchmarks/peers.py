@@ -5,7 +5,8 @@
 48 requests of token ids (prompts 16 to 96, answers 8 to 192, 2,081 answer tokens in all, end of sequence ignored), all
 there at once, at most 16 served at a time. Each engine lives in a process of its own, so that peak memory is its own;
 only one works at a time, and rounds go through all of them in turn, so that a slow moment of the machine falls on all.
-Medians over rounds. `floor`: the linears of minirt's own steps alone, timed in the same process between rounds.
+Medians over rounds. `floor`: the linears of minirt's own steps alone, by oneDNN with its weights packed beforehand, timed
+in the same process between rounds; below it the same by minirt's own linears, which are faster for few rows.
 
 vLLM needs a venv of its own (Python 3.11 or later, a C++ compiler for its compiled mode):
     python -m venv VENV && VENV/bin/pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu
@@ -23,6 +24,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -79,7 +81,7 @@ def minirt_worker(policy: str, threads: int) -> Any:
     c, layers = lm.config, lm.decoder.layers
 
     @torch.inference_mode()
-    def linears(trace: minirt.Trace) -> float:
+    def linears(trace: minirt.Trace, run: Callable[[Any, torch.Tensor], torch.Tensor]) -> float:
         """Seconds of the matrix products alone: each forward's tokens, and its sampled rows for the head."""
         seconds = 0.0
         for step in trace:
@@ -88,8 +90,9 @@ def minirt_worker(policy: str, threads: int) -> Any:
                 x, q, y = (torch.ones(tokens, n, dtype=lm.dtype) for n in (c.hidden_size, c.q_size, c.intermediate_size))
                 at = time.perf_counter()
                 for layer in layers:
-                    layer.qkv(x), layer.o(q), layer.gate_up(x), layer.down(y)
-                lm.decoder.head(x[:sampled])
+                    run(layer.qkv, x), run(layer.o, q), run(layer.gate_up, x), run(layer.down, y)
+                if sampled:
+                    run(lm.decoder.head, x[:sampled])
                 seconds += time.perf_counter() - at
                 sampled = 0  # one head a step: a second forward samples what is left of it
         return seconds
@@ -99,7 +102,9 @@ def minirt_worker(policy: str, threads: int) -> Any:
         m = done.metrics
         return {
             "seconds": m.duration, "tokens": m.tokens, "ttft": m.ttft.mean, "tpot": m.tpot.mean, "steps": len(done.trace),
-            "floor": linears(done.trace), "load": loaded, "answers": [o.token_ids for o in done.outputs],
+            "floor": linears(done.trace, lambda f, x: getattr(f, "by_onednn", f)(x)),
+            "own": linears(done.trace, lambda f, x: f(x)),
+            "load": loaded, "answers": [o.token_ids for o in done.outputs],
         }  # fmt: skip
 
     return run
@@ -257,9 +262,8 @@ def table(results: dict[str, list[dict[str, Any]]]) -> tuple[list[dict[str, Any]
         for key in ("ttft", "tpot", "peak_mb", "load"):
             row[key] = median(r[key] for r in rounds)
         row["of_floor"] = None if floor is None else row["tokens_per_s"] / floor
-        own = [r["tokens"] / r["floor"] for r in rounds if r.get("floor")]
-        row["own_floor"] = median(own) if own else None
         rows.append(row)
+    own = [r["tokens"] / r["own"] for r in results.get("minirt", []) if r.get("own")]
     lines = [
         "| engine | tokens/s (least to most) | TTFT ms | TPOT ms | peak RSS MB | load s | of the floor |",
         "|---|---|---|---|---|---|---|",
@@ -270,9 +274,11 @@ def table(results: dict[str, list[dict[str, Any]]]) -> tuple[list[dict[str, Any]
             f"| {ENGINES[r['engine']]} | {r['tokens_per_s']:.0f} ({r['least']:.0f} to {r['most']:.0f}) | "
             f"{1e3 * r['ttft']:.0f} | {1e3 * r['tpot']:.1f} | {r['peak_mb']:.0f} | {r['load']:.1f} | {share} |"
         )
-    for r in rows:
-        if r["own_floor"]:
-            lines.append(f"| floor: linears alone of {ENGINES[r['engine']]} | {r['own_floor']:.0f} | | | | | |")
+    if floor is not None:
+        lines.append(f"| floor: oneDNN's packed linears alone, over minirt's steps | {floor:.0f} | | | | | 1.00 |")
+    if own and floor is not None:
+        speed = median(own)
+        lines.append(f"| minirt's own linears alone, over the same steps | {speed:.0f} | | | | | {speed / floor:.2f} |")
     return rows, "\n".join(lines)
 
 

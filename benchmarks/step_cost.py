@@ -4,7 +4,9 @@
 
 Real steps of the real engine's backend are run with a stopwatch around each part; rounds go through all batch sizes in
 turn and the fastest one of each size counts: other work on the machine can only add. `engine` is measured on a backend
-that computes nothing. Then prompts: what a prefill of 512 tokens takes against its linears alone.
+that computes nothing. `step / linears`: against minirt's own linears and LM head; `step / oneDNN`: against the same
+products by oneDNN with weights packed beforehand, timed in the same rounds. Then prompts: what a prefill of 512 tokens
+takes against its linears alone.
 MINIRT_PLAIN=1 in the environment shows the plain path.
 """
 
@@ -31,7 +33,7 @@ import minirt
 from minirt.backends import native
 from minirt.backends.base import BatchDecodeInput, ForwardBatch
 from minirt.backends.simulated import SimulatedBackend
-from minirt.model.fast_cpu import CpuForward
+from minirt.model.fast_cpu import CpuForward, PackedLinear
 from minirt.request import Sequence
 
 PARTS = ("linears", "RoPE, attention", "norm, SiLU", "LM head", "sampling", "batch", "engine", "rest")
@@ -95,6 +97,23 @@ def prompt_batch(tokens: int) -> ForwardBatch:
     return ForwardBatch([seq], [0], [tokens], [0], 0, [0], tables, BLOCK)
 
 
+def packed_linears(lm: minirt.LanguageModel) -> list[PackedLinear]:
+    """The model's products in their order; none where the weights are not packed."""
+    names = ("qkv", "o", "gate_up", "down")
+    all_of_them = [getattr(layer, name) for layer in lm.decoder.layers for name in names] + [lm.decoder.head]
+    return [f for f in all_of_them if isinstance(f, PackedLinear)]
+
+
+@torch.inference_mode()
+def onednn_seconds(linears: list[PackedLinear], rows: int, now: Callable[[], float]) -> float:
+    """A decode step's products alone, by oneDNN."""
+    operands = {f.width: torch.ones(rows, f.width, dtype=torch.bfloat16) for f in linears}
+    start = now()
+    for f in linears:
+        f.by_onednn(operands[f.width])
+    return now() - start
+
+
 class Nothing(SimulatedBackend):
     """Computes nothing, but the engine keeps the arrays that a real backend needs."""
 
@@ -156,10 +175,12 @@ def main() -> None:
     sizes = [int(n) for n in args.rows.split(",")]
     lm = minirt.load_model(device="cpu", dtype=args.dtype)
     backend, watch = native.NativeBackend(lm), Stopwatch(now)
+    linears = packed_linears(lm)
     instrument(backend, watch)
     backend.start(max(sizes) * -(-args.context // BLOCK) + 32, BLOCK, 0)
     batches: dict[Any, ForwardBatch] = {n: decode_batch(n, args.context) for n in sizes}
     batches["prompt"] = prompt_batch(512)
+    onednn: dict[Any, list[float]] = {n: [] for n in sizes}
     seen: dict[Any, list[dict[str, float]]] = {n: [] for n in batches}
     for i in range(args.rounds + 1):
         for n, batch in batches.items():
@@ -170,12 +191,15 @@ def main() -> None:
             if i:  # the first round warms up
                 parts = {p: watch.seconds.get(p, 0.0) for p in PARTS}
                 seen[n].append({**parts, "rest": took - sum(parts.values()), "step": took})
+            if i and linears and n != "prompt":
+                onednn[n].append(onednn_seconds(linears, n, now))
     report = {n: min(rounds, key=lambda r: r["step"]) for n, rounds in seen.items()}
     prompt = report.pop("prompt")
     for n in sizes:
         report[n]["engine"] = engine_seconds(n, now)
         report[n]["step"] += report[n]["engine"]
-        report[n]["of_floor"] = report[n]["step"] / (report[n]["linears"] + report[n]["LM head"])
+        report[n]["of_linears"] = report[n]["step"] / (report[n]["linears"] + report[n]["LM head"])
+        report[n]["of_onednn"] = report[n]["step"] / min(onednn[n]) if onednn[n] else float("nan")
         overhead = report[n]["engine"] + report[n]["batch"] + report[n]["sampling"]
         report[n]["not_forward"] = overhead / report[n]["step"]
     picture(report, args.context, Path(args.png))
@@ -186,13 +210,14 @@ def main() -> None:
     path = "fast" if isinstance(backend.forward, CpuForward) else "plain"
     load = f", load average {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     print(f"{lm.name}, {lm.dtype}, {path} path, {torch.get_num_threads()} threads, context {args.context}{load}\n")
-    print("| rows | step ms | " + " | ".join(PARTS) + " | step / floor | not the forward |")
-    print("|---|" + "---|" * (len(PARTS) + 3))
+    print("| rows | step ms | " + " | ".join(PARTS) + " | step / linears | step / oneDNN | not the forward |")
+    print("|---|" + "---|" * (len(PARTS) + 4))
     for n, r in report.items():
         cells = " | ".join(f"{1e3 * r[p]:.2f}" for p in PARTS)
-        print(f"| {n} | {1e3 * r['step']:.2f} | {cells} | {r['of_floor']:.2f} | {r['not_forward']:.1%} |")
+        ratios = f"{r['of_linears']:.2f} | {r['of_onednn']:.2f} | {r['not_forward']:.1%}"
+        print(f"| {n} | {1e3 * r['step']:.2f} | {cells} | {ratios} |")
     print(
-        f"\nfloor: linears and LM head alone. Prefill of {prefill['tokens']} tokens: {1e3 * prompt['step']:.0f} ms, "
+        f"\nPrefill of {prefill['tokens']} tokens: {1e3 * prompt['step']:.0f} ms, "
         f"{prefill['of_linears_rate']:.2f} of its linears' own rate.\n{args.png}"
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -81,7 +82,7 @@ class BatchArrays:
     owns positions query_start[i] : query_start[i + 1]. context_lens: [R] int32, tokens of the row in the cache
     once this forward has written (padding left out). block_tables: [R, W] int32. last: [S] int64, flat index
     of each sampled row's last real position, and of those before it that check guesses. max_context: the longest
-    context.
+    context. has_padding: whether any place is -1.
     """
 
     input_ids: NDArray[np.int64]
@@ -93,13 +94,16 @@ class BatchArrays:
     last: NDArray[np.int64]
     num_decode: int
     max_context: int
+    has_padding: bool
 
 
 def build_arrays(batch: ForwardBatch) -> BatchArrays:
     """Lay a ForwardBatch out flat."""
     assert batch.tables is not None  # the engine always sets it for backends that compute
     bs = batch.block_size
-    rows = len(batch.seqs)
+    rows, n = len(batch.seqs), batch.num_decode
+    if n == rows and rows and not any(batch.pads):
+        return _decode_arrays(batch, batch.tables)
     starts = np.fromiter(batch.starts, np.int64, rows)
     counts = np.fromiter(batch.counts, np.int64, rows)
     pads = np.fromiter(batch.pads, np.int64, rows)
@@ -107,16 +111,6 @@ def build_arrays(batch: ForwardBatch) -> BatchArrays:
     slots = np.fromiter((s.slot for s in batch.seqs), np.int64, rows)
     max_context = int(context.max()) if rows else 0
     tables = batch.tables[slots, : -(-max_context // bs)]
-    n = batch.num_decode
-    if n == rows and not pads.any():  # every row decodes: no Python loop over positions
-        # A row that has ended and is computed for nothing is past its tokens: it is fed id 0.
-        ids = np.fromiter(
-            (s.tokens[p] if p < len(s.tokens) else 0 for s, p in zip(batch.seqs, batch.starts)), np.int64, rows
-        )
-        where = tables[np.arange(rows), starts // bs].astype(np.int64) * bs + starts % bs
-        query_start: NDArray[np.int32] = np.arange(rows + 1, dtype=np.int32)
-        last = np.fromiter(batch.sampled, np.int64, len(batch.sampled))
-        return BatchArrays(ids, starts, where, query_start, context.astype(np.int32), tables, last, n, max_context)
     width = counts + pads
     query_start64: NDArray[np.int64] = np.concatenate(([0], np.cumsum(width)))
     total = int(query_start64[-1])
@@ -148,6 +142,26 @@ def build_arrays(batch: ForwardBatch) -> BatchArrays:
         last,
         n,
         max_context,
+        bool(pads.any()),
+    )
+
+
+def _decode_arrays(batch: ForwardBatch, tables: NDArray[np.int32]) -> BatchArrays:
+    """build_arrays where every row decodes. As few calls as can be: after a forward, which has swept the processor's
+    caches, each of NumPy's costs ten times what it costs in a loop."""
+    bs, rows = batch.block_size, len(batch.seqs)
+    # A row that has ended and is computed for nothing is past its tokens: it is fed id 0.
+    ids = [s.tokens[p] if p < len(s.tokens) else 0 for s, p in zip(batch.seqs, batch.starts)]
+    slots = [s.slot for s in batch.seqs]
+    block, offset = [p // bs for p in batch.starts], [p % bs for p in batch.starts]
+    flat = np.fromiter(chain(ids, batch.starts, slots, block, offset), np.int64, 5 * rows).reshape(5, rows)
+    longest = max(batch.starts) + 1
+    where = tables[flat[2], flat[3]] * np.int64(bs) + flat[4]
+    context = (flat[1] + 1).astype(np.int32)
+    ends: NDArray[np.int32] = np.arange(rows + 1, dtype=np.int32)
+    last = np.fromiter(batch.sampled, np.int64, len(batch.sampled))
+    return BatchArrays(
+        flat[0], flat[1], where, ends, context, tables[flat[2], : -(-longest // bs)], last, rows, longest, False
     )
 
 

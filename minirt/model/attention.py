@@ -111,7 +111,7 @@ class AttentionMeta:
 def make_meta(a: BatchArrays, block_size: int, device: torch.device) -> AttentionMeta:
     """The AttentionMeta of a batch, on `device`."""
     n = a.num_decode
-    longest = int(a.context_lens[:n].max()) if n else 0
+    longest = a.max_context if n == len(a.context_lens) else int(a.context_lens[:n].max()) if n else 0
     tables = np.ascontiguousarray(a.block_tables[:n, : -(-longest // block_size)])
     rows = []
     for i in range(n, len(a.context_lens)):
@@ -125,7 +125,7 @@ def make_meta(a: BatchArrays, block_size: int, device: torch.device) -> Attentio
             row.mask = torch.arange(context, device=device) <= at[:, None]
         rows.append(row)
     return AttentionMeta(
-        torch.from_numpy(a.slot_mapping).to(device), bool((a.slot_mapping < 0).any()), block_size, n,
+        torch.from_numpy(a.slot_mapping).to(device), a.has_padding, block_size, n,
         torch.from_numpy(tables).to(device), torch.from_numpy(a.context_lens[:n]).to(device), longest, rows,
     )  # fmt: skip
 

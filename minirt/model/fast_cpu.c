@@ -134,9 +134,10 @@ static void rope_store(const Step *s, elem *qkv, elem *keys, elem *values) {
 }
 
 /* The first largest of each row of bfloat16 numbers, read as whole numbers: the bits of a positive float stand in its
-   order. bits: [rows, width]; out: [rows], -1 where the largest is not positive and its bits say nothing. */
-void first_largest(const int16_t *bits, int64_t *out, long rows, long width, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
+   order. bits: [rows, width]; out: [rows]. Returns in how many rows the largest is not positive, so that its bits say nothing. */
+long first_largest(const int16_t *bits, int64_t *out, long rows, long width, int threads) {
+    long unknown = 0;
+#pragma omp parallel for num_threads(threads) if (threads > 1) reduction(+ : unknown)
     for (long i = 0; i < rows; i++) {
         const int16_t *row = bits + i * width;
         long where = 0;
@@ -148,8 +149,10 @@ void first_largest(const int16_t *bits, int64_t *out, long rows, long width, int
             if (most > top) top = most, where = c;
         }
         while (row[where] != top) where++;
-        out[i] = top > 0 ? where : -1;
+        out[i] = where;
+        unknown += top <= 0;
     }
+    return unknown;
 }
 
 #ifndef WIDE_ATTENTION

@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +44,45 @@ def wanted() -> bool:
 
 # -- linears ------------------------------------------------------------------------------------
 class PackedLinear:
-    """A Linear whose weight lies in oneDNN's layout. The plain weight is not kept."""
+    """A Linear whose weight lies in oneDNN's layout. The plain weight is not kept.
 
-    def __init__(self, plain: Linear) -> None:
+    few_rows: a kernel that reads the same memory, for a few rows at a time (decode); it is used where it is seen to give
+    what oneDNN gives. oneDNN's own is made for many rows, and is a third slower where reading the weight takes longest.
+    """
+
+    def __init__(self, plain: Linear, few_rows: Callable[..., None] | None = None) -> None:
         self.packed = torch.ops.mkldnn._reorder_linear_weight(plain.weight)
         self.bias = plain.bias
         self.product = torch.ops.mkldnn._linear_pointwise.default
+        self.outs, self.width = plain.weight.shape
+        self.few_rows: Callable[..., None] | None = None
+        if few_rows is not None and (where := self._readable()):
+            self.where, self.bias_at = where, None if self.bias is None else self.bias.data_ptr()
+            x = torch.linspace(-1, 1, 2 * self.width).sin().view(2, -1).to(plain.weight.dtype)
+            expected = self(x)
+            self.few_rows = few_rows
+            if not torch.allclose(self(x).float(), expected.float(), rtol=0.02, atol=0.02 * float(expected.abs().max())):
+                self.few_rows = None  # another layout than the kernel reads
+
+    def _readable(self) -> int:
+        """Where the packed weight lies, if its size is that of the layout which the kernel reads; else 0."""
+        try:
+            size, where = torch.ops.mkldnn._nbytes(self.packed), torch.ops.mkldnn.data_ptr(self.packed)
+        except (AttributeError, RuntimeError):  # not in this torch
+            return 0
+        return int(where) if size == 2 * self.outs * self.width and not self.outs % 64 and not self.width % 2 else 0
 
     def __call__(self, x: Tensor) -> Tensor:
-        if not x.numel():  # oneDNN refuses an empty product
-            return x.new_empty(0, self.packed.shape[0])
+        rows = len(x)
+        if self.few_rows is not None and rows <= FEW_ROWS and x.is_contiguous():
+            out = x.new_empty(rows, self.outs)
+            at, threads = x.data_ptr(), torch.get_num_threads()
+            self.few_rows(at, self.where, self.bias_at, out.data_ptr(), rows, self.width, self.outs, threads)
+            return out
+        return self.by_onednn(x) if rows else x.new_empty(0, self.outs)  # oneDNN refuses an empty product
+
+    def by_onednn(self, x: Tensor) -> Tensor:
+        """The same by oneDNN, however few the rows; benchmarks measure against it."""
         return self.product(x, self.packed, self.bias, "none", [], "")
 
 
@@ -63,7 +93,8 @@ def pack(decoder: Decoder) -> bool:
     """
     if not (wanted() and decoder.device.type == "cpu" and can_pack(decoder.dtype)):
         return False
-    decoder.replace_linears(PackedLinear)
+    few_rows = getattr(_kernels_for(decoder), "few_rows", None)
+    decoder.replace_linears(lambda plain: PackedLinear(plain, few_rows))
     return True
 
 
@@ -107,9 +138,11 @@ SIGNATURES: dict[str, list[Any]] = {
     "silu_mul": [S, P],
     "attend": [S, P, N],
     "first_largest": [P, P, N, N, ctypes.c_int],
-    "paged_prefill": [S, P, N, N, N, N, P, P],  # only where the processor has AVX512-BF16
+    # only where the processor has AVX512-BF16:
+    "paged_prefill": [S, P, N, N, N, N, P, P],
+    "few_rows": [P, P, P, P, N, N, N, ctypes.c_int],
 }
-TILE, KEYS = 16, 64  # of fast_cpu_avx512.c: scratch is asked for in multiples of them
+TILE, KEYS, FEW_ROWS = 16, 64, 96  # as the C files have them: scratch comes in multiples of TILE and KEYS
 
 
 @functools.cache
@@ -118,10 +151,10 @@ def kernels(dtype: torch.dtype, head_dim: int, group: int) -> ctypes.CDLL | None
     compiler = next((c for c in (os.environ.get("CC"), "cc", "gcc", "clang") if c and shutil.which(c)), None)
     if sys.platform != "linux" or compiler is None or dtype not in KERNEL_DTYPES:
         return None
-    source, wide = Path(__file__).with_suffix(".c"), Path(__file__).with_name("fast_cpu_avx512.c")
+    source = Path(__file__).with_suffix(".c")
     flags = [*FLAGS, *KERNEL_DTYPES[dtype], f"-DHEAD_DIM={head_dim}", f"-DGROUP={group}", *_openmp()]
     # A home folder may be shared by machines: what -march=native made for one must not run on another.
-    key = [source.read_text(), wide.read_text(), compiler, *flags, _cpu()]
+    key = [*(part.read_text() for part in sorted(source.parent.glob("fast_cpu*.c"))), compiler, *flags, _cpu()]
     name = f"fast_cpu-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.so"
     try:
         built = cache_dir() / "kernels" / name
@@ -136,7 +169,7 @@ def kernels(dtype: torch.dtype, head_dim: int, group: int) -> ctypes.CDLL | None
         return None
     for name, types in SIGNATURES.items():
         if (function := getattr(library, name, None)) is not None:
-            function.argtypes, function.restype = types, None
+            function.argtypes, function.restype = types, N if name == "first_largest" else None
     return library
 
 
@@ -161,11 +194,15 @@ def _cpu() -> str:
 # -- the forward --------------------------------------------------------------------------------
 def fast_forward(decoder: Decoder) -> CpuForward | None:
     """A CpuForward where it can run this decoder, else None."""
+    library = _kernels_for(decoder)
+    return CpuForward(decoder, library) if library is not None else None
+
+
+def _kernels_for(decoder: Decoder) -> ctypes.CDLL | None:
     c = decoder.config
     if not wanted() or decoder.device.type != "cpu" or c.head_dim % 2:
         return None
-    library = kernels(decoder.dtype, c.head_dim, c.num_heads // c.num_kv_heads)
-    return CpuForward(decoder, library) if library is not None else None
+    return kernels(decoder.dtype, c.head_dim, c.num_heads // c.num_kv_heads)
 
 
 class CpuForward:
@@ -258,5 +295,5 @@ class CpuForward:
             return greedy(logits)
         best = torch.empty(len(logits), dtype=torch.int64)
         threads = torch.get_num_threads() if len(logits) >= 128 else 1  # a row takes a microsecond
-        self.lib.first_largest(logits.data_ptr(), best.data_ptr(), *logits.shape, threads)
-        return best if not len(best) or int(best.min()) >= 0 else greedy(logits)
+        unknown = self.lib.first_largest(logits.data_ptr(), best.data_ptr(), *logits.shape, threads)
+        return greedy(logits) if unknown else best

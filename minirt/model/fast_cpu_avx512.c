@@ -1,17 +1,18 @@
 /* Kernels for processors with AVX512-BF16, which fast_cpu.c includes there.
 
    Why: an instruction that multiplies 32 pairs of bfloat16 and adds them in float does half the work of a float one, and
-   keys need no conversion first. What they compute: the same as those of fast_cpu.c, and attention of whole prompts in
-   blocks that stay in the processor's cache (Dao et al., 2022, FlashAttention), where HEAD_DIM is a multiple of 64.
+   keys need no conversion first. What they compute: the same as those of fast_cpu.c, products of a few rows with weights
+   that oneDNN has packed, and, in fast_cpu_prefill.c, attention of prompts. Attention wants a HEAD_DIM of 64 or 128.
    A register holds 16 floats or 32 bfloat16 numbers; a "pair" is two bfloat16 neighbours, what one lane of 16 takes. */
 
 #include <immintrin.h>
 
 #define LANES 16
 #define TILE 16     /* tokens whose scores fill one register */
-#define KEYS 64     /* tokens of a block of keys: four registers of scores */
-#define QUERIES 48  /* queries of a block; a multiple of SIDE */
 #define SIDE 6      /* rows of a product that fit the 32 registers: 6 x 4 sums, 4 of b, 1 of a */
+#define PART 96     /* pairs of a weight that stay in the nearest cache: 24 KB */
+#define AHEAD 8192  /* numbers by which memory is asked for before it is used: 16 KB */
+#define FEW_ROWS 96
 
 static inline __m512bh pairs(const elem *p) { return (__m512bh)_mm512_loadu_si512(p); }
 
@@ -43,6 +44,54 @@ static void silu_row(const elem *gate, const elem *up, elem *out, long width) {
         __m512 below = exps(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_max_ps(g, _mm512_set1_ps(-88.0f))));
         __m512 silu = floats(rounded(_mm512_div_ps(g, _mm512_add_ps(one, below))));
         _mm256_mask_storeu_epi16(out + c, real, rounded(_mm512_mul_ps(silu, u)));
+    }
+}
+
+/* -- products -------------------------------------------------------------------------------------
+   c[SIDE][64] = (or +=) a times b. a: SIDE rows of `count` pairs; b: [count][64] pairs, and as many again behind AHEAD. */
+static inline void product(const elem **a, const elem *b, int count, float *c, int add, int fetching) {
+    __m512 acc[SIDE][4];
+    for (int i = 0; i < SIDE; i++)
+        for (int j = 0; j < 4; j++) acc[i][j] = add ? _mm512_loadu_ps(c + i * 64 + j * LANES) : _mm512_setzero_ps();
+    for (int p = 0; p < count; p++) {
+        __m512bh right[4];
+        for (int j = 0; j < 4; j++) {
+            right[j] = pairs(b + (p * 64 + j * LANES) * 2);
+            if (fetching) __builtin_prefetch(b + (p * 64 + j * LANES) * 2 + AHEAD);
+        }
+        for (int i = 0; i < SIDE; i++) {
+            int32_t pair;
+            memcpy(&pair, a[i] + 2 * p, 4);
+            const __m512bh left = (__m512bh)_mm512_set1_epi32(pair);
+            for (int j = 0; j < 4; j++) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], left, right[j]);
+        }
+    }
+    for (int i = 0; i < SIDE; i++)
+        for (int j = 0; j < 4; j++) _mm512_storeu_ps(c + i * 64 + j * LANES, acc[i][j]);
+}
+
+/* out = x W^T + bias (unless NULL) for at most FEW_ROWS rows, where reading W is most of the time. x: [rows, in]; out: [rows,
+   outs]. packed: W in oneDNN's own layout for AVX512-BF16, [outs / 64][in / 2][64] pairs: 64 outputs at a time are read once
+   from memory, a part that stays in the cache before every group of rows. A row's sums don't depend on the other rows. */
+void few_rows(const elem *x, const elem *packed, const elem *bias, elem *out, long rows, long in, long outs, int threads) {
+    const long n = in / 2, part = rows > SIDE ? PART : n;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (long b = 0; b < outs / 64; b++) {
+        float c[FEW_ROWS + SIDE][64];
+        for (long k = 0; k < n; k += part)
+            for (long i = 0; i < rows; i += SIDE) {
+                const elem *left[SIDE], *w = packed + (b * n + k) * 128;
+                const int count = n - k < part ? n - k : part;
+                for (int r = 0; r < SIDE; r++) left[r] = x + (i + r < rows ? i + r : rows - 1) * in + 2 * k;
+                if (i) product(left, w, count, c[i], k > 0, 0);
+                else product(left, w, count, c[i], k > 0, 1);
+            }
+        for (long i = 0; i < rows; i++)
+            for (int j = 0; j < 64; j += LANES) {
+                __m512 y = _mm512_loadu_ps(c[i] + j);
+                if (bias) y = _mm512_add_ps(y, floats(_mm256_loadu_si256((const __m256i *)(bias + b * 64 + j))));
+                _mm256_storeu_si256((__m256i *)(out + i * outs + b * 64 + j), rounded(y));
+            }
     }
 }
 
@@ -172,113 +221,5 @@ static void paged_decode(const Step *s, const elem *qkv, const elem *keys, const
     }
 }
 
-/* -- prompts --------------------------------------------------------------------------------------
-   c[SIDE][64] = (or +=) a times b. a: SIDE rows of `count` pairs, a row every `step` numbers; b: [count][64] pairs. */
-static inline void product(const elem *a, long step, const elem *b, int count, float *c, int add) {
-    __m512 acc[SIDE][4];
-    for (int i = 0; i < SIDE; i++)
-        for (int j = 0; j < 4; j++) acc[i][j] = add ? _mm512_loadu_ps(c + i * 64 + j * LANES) : _mm512_setzero_ps();
-    for (int p = 0; p < count; p++) {
-        __m512bh right[4];
-        for (int j = 0; j < 4; j++) right[j] = pairs(b + (p * 64 + j * LANES) * 2);
-        for (int i = 0; i < SIDE; i++) {
-            int32_t pair;
-            memcpy(&pair, a + i * step + 2 * p, 4);
-            const __m512bh left = (__m512bh)_mm512_set1_epi32(pair);
-            for (int j = 0; j < 4; j++) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], left, right[j]);
-        }
-    }
-    for (int i = 0; i < SIDE; i++)
-        for (int j = 0; j < 4; j++) _mm512_storeu_ps(c + i * 64 + j * LANES, acc[i][j]);
-}
-
-/* KEYS tokens of one head in the order in which product() reads them. keys: [HEAD_DIM / 2][KEYS] pairs of dimensions;
-   values: [HEAD_DIM / 64][KEYS / 2][64] pairs of tokens. */
-static void pack_block(const elem **k, const elem **v, elem *keys, elem *values) {
-    for (int t = 0; t < KEYS; t++)
-        for (int c = 0; c < HEAD_DIM / 2; c++) memcpy(keys + (c * KEYS + t) * 2, k[t] + 2 * c, 4);
-    for (int part = 0; part < HEAD_DIM; part += 64)
-        for (int t = 0; t < KEYS; t += 2)
-            for (int c = 0; c < 64; c++) {
-                elem *to = values + (part * KEYS / 2 + t / 2 * 64 + c) * 2;
-                to[0] = v[t][part + c], to[1] = v[t + 1][part + c];
-            }
-}
-
-/* Up to QUERIES queries of one head, the first at position `at`, over packed blocks. q, out: a row every `row` numbers. */
-static void attend_block(const elem *q, const elem *keys, const elem *values, elem *out, long count, long at, long q_row,
-                         long out_row, float scale) {
-    elem query[QUERIES][HEAD_DIM], p[SIDE][KEYS];
-    float acc[HEAD_DIM / 64][QUERIES][64], s[SIDE][KEYS], top[QUERIES], sum[QUERIES];
-    memset(query, 0, sizeof query), memset(acc, 0, sizeof acc);
-    for (int i = 0; i < QUERIES; i++) top[i] = -INFINITY, sum[i] = 0.0f;
-    for (long i = 0; i < count; i++) memcpy(query[i], q + i * q_row, HEAD_DIM * sizeof(elem));
-    for (long t = 0; t < at + count; t += KEYS) {
-        const elem *kb = keys + t * HEAD_DIM, *vb = values + t * HEAD_DIM;
-        for (long i = 0; i < count; i += SIDE) {
-            product(query[i], HEAD_DIM, kb, HEAD_DIM / 2, s[0], 0);
-            for (int r = 0; r < SIDE; r++) {
-                const long seen = at + i + r + 1 - t; /* of this block, by this query */
-                __m512 x[4], most = _mm512_set1_ps(top[i + r]), total = _mm512_setzero_ps();
-                __mmask16 real[4];
-                for (int j = 0; j < 4; j++) {
-                    const long left = seen - j * LANES;
-                    real[j] = left >= LANES ? 0xffff : left <= 0 ? 0 : (1u << left) - 1;
-                    x[j] = _mm512_mask_mul_ps(_mm512_set1_ps(-INFINITY), real[j], _mm512_loadu_ps(s[r] + j * LANES),
-                                              _mm512_set1_ps(scale));
-                    most = _mm512_max_ps(most, x[j]);
-                }
-                const float before = top[i + r], now = _mm512_reduce_max_ps(most);
-                for (int j = 0; j < 4; j++) {
-                    x[j] = _mm512_maskz_mov_ps(real[j], exps(_mm512_sub_ps(x[j], _mm512_set1_ps(now))));
-                    total = _mm512_add_ps(total, x[j]);
-                    _mm256_storeu_si256((__m256i *)(p[r] + j * LANES), rounded(x[j]));
-                }
-                if (now > before) { /* what was summed under a smaller maximum is worth less */
-                    const __m512 less = exps(_mm512_set1_ps(before - now));
-                    top[i + r] = now, sum[i + r] *= _mm512_cvtss_f32(less);
-                    for (int part = 0; part < HEAD_DIM / 64; part++)
-                        for (int c = 0; c < 64; c += LANES) {
-                            float *a = acc[part][i + r] + c;
-                            _mm512_storeu_ps(a, _mm512_mul_ps(_mm512_loadu_ps(a), less));
-                        }
-                }
-                sum[i + r] += _mm512_reduce_add_ps(total);
-            }
-            for (int part = 0; part < HEAD_DIM / 64; part++)
-                product(p[0], KEYS, vb + part * KEYS * 64, KEYS / 2, acc[part][i], 1);
-        }
-    }
-    for (long i = 0; i < count; i++)
-        for (int c = 0; c < HEAD_DIM; c++) out[i * out_row + c] = store(acc[c / 64][i][c % 64] / sum[i]);
-}
-
-/* Attention of `rows` tokens of one prompt over all that is in the cache up to each: rows first to first + rows - 1 of the
-   forward, of which the first is at position `start`. Called after attend(). table: the prompt's block ids.
-   packed: scratch of 2 * kv_heads * HEAD_DIM * (start + rows, rounded up to KEYS) numbers. */
-void paged_prefill(const Step *s, const elem *qkv, long layer, long first, long rows, long start, const int32_t *table,
-                   elem *packed) {
-    const elem *keys = s->keys + layer * s->layer_size, *values = s->values + layer * s->layer_size;
-    const long kv_heads = s->kv_heads, block_size = s->block_size;
-    const long n = start + rows, blocks = (n + KEYS - 1) / KEYS, head = blocks * KEYS * HEAD_DIM;
-    const long heads = kv_heads * GROUP, parts = (rows + QUERIES - 1) / QUERIES;
-    const long threads = team(s, rows * n * heads);
-    elem *out = s->attended + first * heads * HEAD_DIM;
-    qkv += first * (heads + 2 * kv_heads) * HEAD_DIM;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (long item = 0; item < blocks * kv_heads; item++) {
-        const long b = item / kv_heads, h = item % kv_heads;
-        const elem *k[KEYS], *v[KEYS];
-        tokens_at(keys + h * HEAD_DIM, table, b * KEYS, KEYS, n, block_size, kv_heads * HEAD_DIM, k);
-        tokens_at(values + h * HEAD_DIM, table, b * KEYS, KEYS, n, block_size, kv_heads * HEAD_DIM, v);
-        pack_block(k, v, packed + 2 * h * head + b * KEYS * HEAD_DIM, packed + (2 * h + 1) * head + b * KEYS * HEAD_DIM);
-    }
-#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
-    for (long item = parts * heads - 1; item >= 0; item--) { /* the last queries see most: first, so that none ends late */
-        const long i = item / heads * QUERIES, g = item % heads, count = rows - i < QUERIES ? rows - i : QUERIES;
-        const elem *kv = packed + 2 * (g / GROUP) * head;
-        attend_block(qkv + (i * (heads + 2 * kv_heads) + g) * HEAD_DIM, kv, kv + head, out + (i * heads + g) * HEAD_DIM,
-                     count, start + i, (heads + 2 * kv_heads) * HEAD_DIM, heads * HEAD_DIM, s->scale);
-    }
-}
+#include "fast_cpu_prefill.c"
 #endif

@@ -271,3 +271,53 @@ def test_greedy_is_the_first_largest() -> None:
     assert forward.greedy(-logits.abs()).tolist() == greedy(-logits.abs()).tolist()  # nothing above 0: the plain way
     assert forward.greedy(logits[:, ::2]).tolist() == greedy(logits[:, ::2]).tolist()
     assert forward.greedy(logits[:0]).tolist() == []
+
+
+@pytest.mark.parametrize("rows", [1, 5, 6, 7, 16, 96, 97])
+def test_few_rows_against_onednn(rows: int) -> None:
+    """The kernel for a few rows reads oneDNN's packed weights: same numbers, up to its limit of rows and behind it."""
+    few_rows = getattr(forward_of(wide_model(torch.bfloat16)).lib, "few_rows", None)
+    if few_rows is None or not fast_cpu.can_pack(torch.bfloat16):
+        pytest.skip("no AVX512-BF16 here")
+    generator = torch.Generator().manual_seed(rows)
+    weight, bias = torch.randn(192, 576, generator=generator).bfloat16(), torch.randn(192, generator=generator).bfloat16()
+    x = torch.randn(rows, 576, generator=generator).bfloat16()
+    for plain in (Linear(weight), Linear(weight, bias)):
+        linear = fast_cpu.PackedLinear(plain, few_rows)
+        assert linear.few_rows is not None, "this oneDNN packs otherwise than the kernel reads"
+        torch.testing.assert_close(linear(x), linear.by_onednn(x), rtol=0.01, atol=0.05)
+        every_second = torch.empty(rows, 1152).bfloat16()[:, ::2].copy_(x)  # not in one piece
+        torch.testing.assert_close(linear(every_second), linear.by_onednn(x), rtol=0.01, atol=0.05)
+
+
+def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
+    few_rows = getattr(forward_of(wide_model(torch.bfloat16)).lib, "few_rows", None)
+    if few_rows is None or not fast_cpu.can_pack(torch.bfloat16):
+        pytest.skip("no AVX512-BF16 here")
+    generator = torch.Generator().manual_seed(0)
+    linear = fast_cpu.PackedLinear(Linear(torch.randn(64, 576, generator=generator).bfloat16()), few_rows)
+    x = torch.randn(96, 576, generator=generator).bfloat16()
+    assert all(torch.equal(linear(x[i : i + 1]), linear(x)[i : i + 1]) for i in range(96))
+
+
+@pytest.mark.parametrize("shape", [(100, 64), (64, 33)])
+def test_few_rows_is_not_used_for_sizes_that_onednn_pads(shape: tuple[int, int]) -> None:
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(0)).bfloat16()
+    if not fast_cpu.can_pack(torch.bfloat16):
+        pytest.skip("oneDNN can't pack this dtype here")
+
+    def never(*args: Any) -> None:
+        raise AssertionError("read past the weight's layout")
+
+    linear, x = fast_cpu.PackedLinear(Linear(weight), never), torch.ones(3, shape[1]).bfloat16()
+    assert linear.few_rows is None
+    torch.testing.assert_close(linear(x), F.linear(x, weight), rtol=0.01, atol=0.1)
+
+
+def test_another_layout_is_found_out() -> None:
+    """Where oneDNN packs otherwise, the kernel's numbers are wrong, and oneDNN multiplies."""
+    if not fast_cpu.can_pack(torch.bfloat16):
+        pytest.skip("oneDNN can't pack this dtype here")
+    weight = torch.randn(64, 32, generator=torch.Generator().manual_seed(0)).bfloat16()
+    linear = fast_cpu.PackedLinear(Linear(weight), lambda *args: None)  # leaves what memory held
+    assert linear.few_rows is None
