@@ -10,6 +10,8 @@ JOBS := 2
 ONE := OMP_NUM_THREADS=1
 NB :=
 ARGS :=
+# Where this is set, each notebook's kernel would compile torch and transformers anew: 3 s that Python otherwise saves.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup lab test lint test-unit test-notebooks test-browser notebooks bench clean
 .DEFAULT_GOAL := help
