@@ -3,7 +3,7 @@
     python benchmarks/step_cost.py [--context 64] [--rows 1,4,16,32,64] [--rounds 9] [--png FILE] [--json]
 
 Real steps of the real engine's backend are run with a stopwatch around each part; rounds go through all batch sizes in
-turn and the fastest one of each size counts: other work on the machine can only add. `engine` is measured on a backend
+turn, and each figure is the median over rounds (`rest` is what is left of a step). `engine` is measured on a backend
 that computes nothing. `step / linears`: against minirt's own linears and LM head; `step / oneDNN`: against the same
 products by oneDNN with weights packed beforehand, timed in the same rounds. Then prompts: what a prefill of 512 tokens
 takes against its linears alone.
@@ -193,13 +193,14 @@ def main() -> None:
                 seen[n].append({**parts, "rest": took - sum(parts.values()), "step": took})
             if i and linears and n != "prompt":
                 onednn[n].append(onednn_seconds(linears, n, now))
-    report = {n: min(rounds, key=lambda r: r["step"]) for n, rounds in seen.items()}
+    report = {n: {p: median(r[p] for r in rounds) for p in rounds[0]} for n, rounds in seen.items()}
     prompt = report.pop("prompt")
     for n in sizes:
+        report[n]["rest"] = report[n]["step"] - sum(report[n][p] for p in PARTS if p != "rest")
         report[n]["engine"] = engine_seconds(n, now)
         report[n]["step"] += report[n]["engine"]
         report[n]["of_linears"] = report[n]["step"] / (report[n]["linears"] + report[n]["LM head"])
-        report[n]["of_onednn"] = report[n]["step"] / min(onednn[n]) if onednn[n] else float("nan")
+        report[n]["of_onednn"] = report[n]["step"] / median(onednn[n]) if onednn[n] else float("nan")
         overhead = report[n]["engine"] + report[n]["batch"] + report[n]["sampling"]
         report[n]["not_forward"] = overhead / report[n]["step"]
     picture(report, args.context, Path(args.png))

@@ -133,11 +133,12 @@ static void rope_store(const Step *s, elem *qkv, elem *keys, elem *values) {
     }
 }
 
-/* The first largest of each row of bfloat16 numbers, read as whole numbers: the bits of a positive float stand in its
-   order. bits: [rows, width]; out: [rows]. Returns in how many rows the largest is not positive, so that its bits say nothing. */
-long first_largest(const int16_t *bits, int64_t *out, long rows, long width, int threads) {
-    long unknown = 0;
-#pragma omp parallel for num_threads(threads) if (threads > 1) reduction(+ : unknown)
+/* bfloat16's bits as a whole number that stands in the numbers' order: sign and size become a signed number. */
+static inline int16_t in_order(int16_t bits) { return bits < 0 ? -(bits & 0x7fff) : bits; }
+
+/* The first largest of each row of bfloat16 numbers. bits: [rows, width]; out: [rows]. */
+void first_largest(const int16_t *bits, int64_t *out, long rows, long width, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
     for (long i = 0; i < rows; i++) {
         const int16_t *row = bits + i * width;
         long where = 0;
@@ -145,14 +146,12 @@ long first_largest(const int16_t *bits, int64_t *out, long rows, long width, int
         for (long c = 0; c < width; c += 1024) { /* a part at a time: which part is quick to tell, then where in it */
             const long end = c + 1024 < width ? c + 1024 : width;
             int16_t most = INT16_MIN;
-            for (long x = c; x < end; x++) most = row[x] > most ? row[x] : most;
+            for (long x = c; x < end; x++) most = in_order(row[x]) > most ? in_order(row[x]) : most;
             if (most > top) top = most, where = c;
         }
-        while (row[where] != top) where++;
+        while (in_order(row[where]) != top) where++;
         out[i] = where;
-        unknown += top <= 0;
     }
-    return unknown;
 }
 
 #ifndef WIDE_ATTENTION

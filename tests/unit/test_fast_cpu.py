@@ -268,7 +268,10 @@ def test_greedy_is_the_first_largest() -> None:
     logits[3, [1023, 1024, 2999]] = 50.0  # a tie across the parts in which the kernel reads
     logits[4, 2999] = torch.inf
     assert forward.greedy(logits).tolist() == logits.float().argmax(-1).tolist()
-    assert forward.greedy(-logits.abs()).tolist() == greedy(-logits.abs()).tolist()  # nothing above 0: the plain way
+    logits[5] = 0.0
+    logits[5, :7] = -0.0  # equal to 0: the first of all
+    for signs in (logits, -logits.abs()):
+        assert forward.greedy(signs).tolist() == signs.float().argmax(-1).tolist()
     assert forward.greedy(logits[:, ::2]).tolist() == greedy(logits[:, ::2]).tolist()
     assert forward.greedy(logits[:0]).tolist() == []
 
