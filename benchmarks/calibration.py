@@ -66,8 +66,9 @@ def main() -> None:
         requests = make_requests(
             args.requests, uniform(8, 200), lognormal(24, 0.8, cap=96), seed=i, vocab_size=min(1000, shape.vocab_size)
         )
+        options = {"max_batch_size": args.slots, "num_blocks": 512}
+        minirt.Engine(lm, "vllm", **options).run(requests)  # the first run in a process takes its memory page by page
         for policy in args.policies.split(","):
-            options = {"max_batch_size": args.slots, "num_blocks": 512}
             real = minirt.Engine(lm, policy, clock=Stopwatch(now), **options).run(requests)
             simulated = minirt.simulate(policy, requests, model=shape, cost_model=cost, **options)
             row = {
