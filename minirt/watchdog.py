@@ -40,8 +40,8 @@ class Watchdog:
             held = len(state.running) + len(state.prefilling) + len(state.ended)
             what = f"{self._idle_steps} plans in a row compute nothing" if acts or coming else "its plan is empty"
             raise PolicyError(
-                f"the policy stalls at step {state.step}: {what} while {len(state.waiting)} requests wait, {held} hold a "
-                f"slot ({len(state.ended)} of them have ended) and {len(state.swapped)} are swapped out, with "
+                f"the policy stalls in step {state.step + 1} (state.step={state.step}): {what} while "
+                f"{len(state.waiting)} requests wait, {held} hold a slot ({len(state.ended)} of them have ended) and {len(state.swapped)} are swapped out, with "
                 f"{state.free_slots} slots and {state.free_blocks} of {state.limits.num_blocks} blocks free, and "
                 f"{'more requests are' if state.expecting_more else 'no further request is'} to come. Every plan must "
                 "compute, release, refuse or fail somebody, or say until when it waits (wait_until)."

@@ -275,7 +275,7 @@ def _make_input(kind: str, o: dict[str, Any]) -> w.Widget:
             max=high,
             step=step,
             value=(low + high) / 2,
-            readout_format=".0f" if step == 1 else ".3~g",
+            readout_format=".0f" if step == 1 else ".3g",
             layout=w.Layout(width="420px"),
         )
     return w.FloatText(value=0.0, layout=w.Layout(width="160px", margin="6px 0"))

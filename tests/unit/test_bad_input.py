@@ -286,7 +286,7 @@ class Broken:
     ("policy", "error", "said"),
     [
         (Greedy(), PolicyError, "2 free slots of 2|0 free slots of 2"),
-        (Lazy(), PolicyError, "stalls at step 0: its plan is empty while 3 requests wait"),
+        (Lazy(), PolicyError, r"stalls in step 1 \(state.step=0\): its plan is empty while 3 requests wait"),
         (Forgetful(), PolicyError, "must return a StepPlan, not NoneType"),
         (Reserver(), PolicyError, "reserves 1000000 tokens; none can grow beyond 512"),
         (Broken(), ZeroDivisionError, "learner's own code"),

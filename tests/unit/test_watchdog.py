@@ -115,7 +115,7 @@ def test_doing_nothing() -> None:
 
     eng = engine(Sleeps())
     with pytest.raises(
-        PolicyError, match=r"stalls at step 0: its plan is empty while 4 requests wait, 0 hold a slot.*2 slots and 64 of 64"
+        PolicyError, match=r"stalls in step 1 \(state.step=0\): its plan is empty while 4 requests wait, 0 hold a slot.*2 slots and 64 of 64"
     ):
         eng.step()
     eng.policy = Fifo()

@@ -109,3 +109,11 @@ def test_how_to_guess_anew_is_said_once_a_guess_is_locked():
     assert "reset" not in p._said.value
     p.lock(3)
     assert "reset, then guess &lt;again&gt;" in p._said.value
+
+
+def test_a_narrow_slider_can_be_shown():
+    """A range below 10 moves in hundredths of itself, with a number format that ipywidgets accepts."""
+    p = widgets.predict("How many times?", 2.4, low=1, high=4, lang="en")
+    p._repr_mimebundle_()
+    p.lock(2.5)
+    assert p.locked
