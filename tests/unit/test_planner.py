@@ -341,29 +341,33 @@ def test_a_prompt_that_was_swapped_out_halfway_can_t_decode_when_it_comes_back()
         eng.step()
 
 
+SAME = [7, 7, 7, 7, 8]
+
+
+class Mixed:
+    """Prompts of SAME's length grow block by block and may hit the cache; others get a run of blocks."""
+
+    name = "mixed"
+    prefix_caching = True
+
+    def plan(self, state: State) -> StepPlan:
+        p = Planner(state)
+        for seq in state.running:
+            p.decode(seq)
+        for seq in state.waiting:
+            p.admit(seq, reserve=None if seq.num_prompt == len(SAME) else seq.max_total)
+        return p.plan
+
+
 def test_a_revived_block_lies_in_no_run_promised_after_it() -> None:
     """A run, then a hit on a free cached block, then another run: it may not contain the revived block."""
-    same = [7, 7, 7, 7, 8]
-
-    class Mixed:
-        name = "mixed"
-        prefix_caching = True
-
-        def plan(self, state: State) -> StepPlan:
-            p = Planner(state)
-            for seq in state.running:
-                p.decode(seq)
-            for seq in state.waiting:
-                p.admit(seq, reserve=None if seq.num_prompt == 5 else seq.max_total)
-            return p.plan
-
     eng = engine(Mixed(), requests=0, num_blocks=7, max_batch_size=5)
     eng.add(Request(prompt_ids=list(range(13)), max_new_tokens=1, ignore_eos=True))  # blocks 0 to 3
-    eng.add(Request(prompt_ids=same, max_new_tokens=1, ignore_eos=True))  # blocks 4 and 5; then 4 is findable
+    eng.add(Request(prompt_ids=SAME, max_new_tokens=1, ignore_eos=True))  # blocks 4 and 5; then 4 is findable
     eng.step()
     assert eng.pool.num_free == 7
     eng.add(Request(prompt_ids=[1, 2], max_new_tokens=7, ignore_eos=True))  # blocks 0 and 1
-    eng.add(Request(prompt_ids=same, max_new_tokens=2, ignore_eos=True))  # revives 4
+    eng.add(Request(prompt_ids=SAME, max_new_tokens=2, ignore_eos=True))  # revives 4
     eng.add(Request(prompt_ids=[1, 2, 3], max_new_tokens=10, ignore_eos=True))  # 3 in a row: not before 4 is free again
     record = eng.step()
     assert [e.id for e in record.events if e.kind == "admitted"] == [2, 3] and eng.pool.refs[4] == 1
@@ -373,27 +377,13 @@ def test_a_revived_block_lies_in_no_run_promised_after_it() -> None:
 
 def test_paged_hits_and_a_run_of_blocks_share_a_step() -> None:
     """A cached free block that one admission revives can't lie in the run that the next one is promised."""
-    same = [7, 7, 7, 7, 8]
-
-    class Mixed:
-        name = "mixed"
-        prefix_caching = True
-
-        def plan(self, state: State) -> StepPlan:
-            p = Planner(state)
-            for seq in state.running:
-                p.decode(seq)
-            for seq in state.waiting:
-                p.admit(seq, reserve=16 if seq.num_prompt == 3 else None)
-            return p.plan
-
     for blocks in (5, 6, 7):
         eng = engine(Mixed(), requests=0, num_blocks=blocks)
-        eng.add(Request(prompt_ids=same, max_new_tokens=1, ignore_eos=True))
+        eng.add(Request(prompt_ids=SAME, max_new_tokens=1, ignore_eos=True))
         eng.step()  # block 0 is now free but findable
         assert eng.pool.num_cached == 1
-        eng.add(Request(prompt_ids=same, max_new_tokens=4, ignore_eos=True))
-        eng.add(Request(prompt_ids=[1, 2, 3], max_new_tokens=9, ignore_eos=True))
+        eng.add(Request(prompt_ids=SAME, max_new_tokens=4, ignore_eos=True))
+        eng.add(Request(prompt_ids=[1, 2, 3], max_new_tokens=13, ignore_eos=True))
         finish(eng)
         assert all(o.finish_reason == "length" for o in eng.outputs.values())
 
