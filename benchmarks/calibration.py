@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 import minirt
+from benchmarks.arguments import positive
 from minirt.calibrate import calibrate
 from minirt.presets import ModelShape
 from minirt.workloads import lognormal, make_requests, uniform
@@ -42,13 +43,13 @@ class Stopwatch(minirt.WallClock):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=3, help="calibrations, each with fresh measurements")
-    parser.add_argument("--requests", type=int, default=24)
-    parser.add_argument("--slots", type=int, default=16)
+    parser.add_argument("--runs", type=positive, default=3, help="calibrations, each with fresh measurements")
+    parser.add_argument("--requests", type=positive, default=24)
+    parser.add_argument("--slots", type=positive, default=16)
     parser.add_argument("--budget", type=float, default=8.0, help="seconds a calibration")
     parser.add_argument("--policies", default="vllm,static,mini-runtime")
     parser.add_argument("--model", default=None)
-    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--threads", type=positive, default=None)
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

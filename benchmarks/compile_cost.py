@@ -25,6 +25,7 @@ import torch
 from step_cost import BLOCK, decode_batch
 
 import minirt
+from benchmarks.arguments import positive
 from minirt.backends.base import BatchDecodeInput
 from minirt.backends.native import NativeBackend
 
@@ -44,9 +45,9 @@ def seconds(way: NativeBackend, batch: BatchDecodeInput) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=16)
-    parser.add_argument("--context", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rows", type=positive, default=16)
+    parser.add_argument("--context", type=positive, default=64)
+    parser.add_argument("--rounds", type=positive, default=9)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     batch, other = decode_batch(args.rows, args.context), decode_batch(args.rows // 2 + 1, args.context)

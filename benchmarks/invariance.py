@@ -20,17 +20,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 import minirt
+from benchmarks.arguments import positive
 from benchmarks.scenarios.prompts import PROMPTS
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=24)
-    parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--slots", type=int, default=16)
+    parser.add_argument("--requests", type=positive, default=24)
+    parser.add_argument("--tokens", type=positive, default=48)
+    parser.add_argument("--slots", type=positive, default=16)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--device", default=None)
-    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--threads", type=positive, default=None)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if args.threads:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.arguments import positive
 from minirt.simulation import simulate
 from minirt.workloads import azure_like, poisson, read_azure_csv
 
@@ -31,10 +32,10 @@ def peak_mb() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--requests", type=positive, default=10_000)
     parser.add_argument("--rate", type=float, default=None, help="Poisson arrivals a second (default: all at once)")
     parser.add_argument("--policy", default="vllm")
-    parser.add_argument("--slots", type=int, default=256)
+    parser.add_argument("--slots", type=positive, default=256)
     parser.add_argument("--hardware", default="A100-80GB")
     parser.add_argument("--model", default="Qwen2.5-0.5B")
     parser.add_argument("--csv", default=None, help="a file in the Azure trace's format, for its real lengths")

@@ -30,10 +30,11 @@ import numpy as np
 import torch
 
 import minirt
+from benchmarks.arguments import positive, positives
 from minirt.backends import native
 from minirt.backends.base import BatchDecodeInput, ForwardBatch
 from minirt.backends.simulated import SimulatedBackend
-from minirt.model.fast_cpu import CpuForward, PackedLinear
+from minirt.model.fast_cpu import KNOWN_LINEARS, CpuForward, PackedLinear
 from minirt.request import Sequence
 
 PARTS = ("linears", "RoPE, attention", "norm, SiLU", "LM head", "sampling", "batch", "engine", "rest")
@@ -62,12 +63,25 @@ class Stopwatch:
         return timed
 
 
+class Timed:
+    """A linear with a stopwatch around it, of a kind that the fast forward accepts."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.call = call
+
+    def __call__(self, x: torch.Tensor) -> Any:
+        return self.call(x)
+
+
+KNOWN_LINEARS.add(Timed)
+
+
 def instrument(backend: native.NativeBackend, watch: Stopwatch) -> None:
     """Put the stopwatch around the parts of a backend, for good."""
     decoder = backend.lm.decoder
     for layer in decoder.layers:
         for name in ("qkv", "o", "gate_up", "down"):
-            setattr(layer, name, watch.around("linears", getattr(layer, name)))
+            setattr(layer, name, Timed(watch.around("linears", getattr(layer, name))))
     decoder.head = watch.around("LM head", decoder.head)
     if isinstance(backend.forward, CpuForward):
         lib = backend.forward.lib
@@ -107,7 +121,7 @@ def packed_linears(lm: minirt.LanguageModel) -> list[PackedLinear]:
 @torch.inference_mode()
 def onednn_seconds(linears: list[PackedLinear], rows: int, now: Callable[[], float]) -> float:
     """A decode step's products alone, by oneDNN."""
-    operands = {f.width: torch.ones(rows, f.width, dtype=torch.bfloat16) for f in linears}
+    operands = {f.width: torch.ones(rows, f.width, dtype=f.dtype) for f in linears}
     start = now()
     for f in linears:
         f.by_onednn(operands[f.width])
@@ -161,10 +175,10 @@ def picture(report: dict[int, dict[str, float]], context: int, path: Path) -> No
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--context", type=int, default=64)
-    parser.add_argument("--rows", default="1,4,8,16,32,64")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--context", type=positive, default=64)
+    parser.add_argument("--rows", type=positives, default=[1, 4, 8, 16, 32, 64])
+    parser.add_argument("--rounds", type=positive, default=9)
+    parser.add_argument("--threads", type=positive, default=None)
     parser.add_argument("--dtype", default=None)
     parser.add_argument("--png", default=str(Path(__file__).parent / "img" / "step_cost.png"))
     parser.add_argument("--json", action="store_true")
@@ -172,7 +186,7 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     now = time.perf_counter
-    sizes = [int(n) for n in args.rows.split(",")]
+    sizes = args.rows
     lm = minirt.load_model(device="cpu", dtype=args.dtype)
     backend, watch = native.NativeBackend(lm), Stopwatch(now)
     linears = packed_linears(lm)
@@ -215,7 +229,8 @@ def main() -> None:
     print("|---|" + "---|" * (len(PARTS) + 4))
     for n, r in report.items():
         cells = " | ".join(f"{1e3 * r[p]:.2f}" for p in PARTS)
-        ratios = f"{r['of_linears']:.2f} | {r['of_onednn']:.2f} | {r['not_forward']:.1%}"
+        onednn_ratio = f"{r['of_onednn']:.2f}" if linears else "–"
+        ratios = f"{r['of_linears']:.2f} | {onednn_ratio} | {r['not_forward']:.1%}"
         print(f"| {n} | {1e3 * r['step']:.2f} | {cells} | {ratios} |")
     print(
         f"\nPrefill of {prefill['tokens']} tokens: {1e3 * prompt['step']:.0f} ms, "

@@ -41,8 +41,9 @@ class Watchdog:
             what = f"{self._idle_steps} plans in a row compute nothing" if acts or coming else "its plan is empty"
             raise PolicyError(
                 f"the policy stalls in step {state.step + 1} (state.step={state.step}): {what} while "
-                f"{len(state.waiting)} requests wait, {held} hold a slot ({len(state.ended)} of them have ended) and {len(state.swapped)} are swapped out, with "
-                f"{state.free_slots} slots and {state.free_blocks} of {state.limits.num_blocks} blocks free, and "
+                f"{len(state.waiting)} requests wait, {held} hold a slot ({len(state.ended)} of them have ended) and "
+                f"{len(state.swapped)} are swapped out, with {state.free_slots} slots and {state.free_blocks} of "
+                f"{state.limits.num_blocks} blocks free, and "
                 f"{'more requests are' if state.expecting_more else 'no further request is'} to come. Every plan must "
                 "compute, release, refuse or fail somebody, or say until when it waits (wait_until)."
             )

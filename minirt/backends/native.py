@@ -17,7 +17,7 @@ from ..detokenizer import IncrementalDetokenizer
 from ..errors import ConfigError, RequestError
 from ..model.attention import PagedKV, make_meta
 from ..model.cuda_graphs import graph_forward
-from ..model.fast_cpu import fast_forward
+from ..model.fast_cpu import fast_forward, why_plain
 from ..model.loading import LanguageModel
 from ..model.sampling import greedy, sample
 from .base import BatchDecodeInput, ForwardBatch
@@ -145,6 +145,12 @@ class NativeBackend:
         detokenizer = self.detokenizer()
         return [detokenizer.push(t) if detokenizer else "" for t in token_ids]
 
+    def _forward_name(self) -> str:
+        """Which forward runs, and why it is the plain one where it is."""
+        if self.forward == self.lm.decoder.forward:
+            return f"plain ({why_plain(self.lm.decoder)})" if self.device.type == "cpu" else "plain"
+        return {"CpuForward": "CPU kernels", "GraphForward": "CUDA graphs"}[type(self.forward).__name__]
+
     def describe(self) -> dict[str, Any]:
         """What the trace's header says of this backend."""
         c = self.lm.config
@@ -158,6 +164,7 @@ class NativeBackend:
             "kv_bytes_per_token": c.kv_elements_per_token * self.dtype.itemsize,
             "max_model_len": c.max_model_len,
             "threads": torch.get_num_threads(),
+            "forward": self._forward_name(),
             "torch": torch.__version__,
             "notes": list(self.lm.notes),
         }

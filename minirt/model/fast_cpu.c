@@ -136,20 +136,29 @@ static void rope_store(const Step *s, elem *qkv, elem *keys, elem *values) {
 /* bfloat16's bits as a whole number that stands in the numbers' order: sign and size become a signed number. */
 static inline int16_t in_order(int16_t bits) { return bits < 0 ? -(bits & 0x7fff) : bits; }
 
-/* The first largest of each row of bfloat16 numbers. bits: [rows, width]; out: [rows]. */
+#define INFINITE 0x7f80 /* the bits of infinity; a larger size is NaN */
+
+/* The first largest of each row of bfloat16 numbers, or its first NaN. bits: [rows, width]; out: [rows]. */
 void first_largest(const int16_t *bits, int64_t *out, long rows, long width, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (long i = 0; i < rows; i++) {
         const int16_t *row = bits + i * width;
         long where = 0;
-        int16_t top = INT16_MIN;
+        int16_t top = INT16_MIN, widest = 0;
         for (long c = 0; c < width; c += 1024) { /* a part at a time: which part is quick to tell, then where in it */
             const long end = c + 1024 < width ? c + 1024 : width;
             int16_t most = INT16_MIN;
-            for (long x = c; x < end; x++) most = in_order(row[x]) > most ? in_order(row[x]) : most;
+            for (long x = c; x < end; x++) {
+                const int16_t size = row[x] & 0x7fff;
+                most = in_order(row[x]) > most ? in_order(row[x]) : most;
+                widest = size > widest ? size : widest;
+            }
             if (most > top) top = most, where = c;
         }
-        while (in_order(row[where]) != top) where++;
+        if (widest > INFINITE)
+            for (where = 0; (row[where] & 0x7fff) <= INFINITE;) where++;
+        else
+            while (in_order(row[where]) != top) where++;
         out[i] = where;
     }
 }

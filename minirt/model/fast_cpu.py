@@ -12,34 +12,24 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from itertools import chain
+from operator import attrgetter
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .attention import AttentionMeta, PagedKV, attend_prompts, paged_attention
+from .cpu_kernels import FEW_ROWS, KERNEL_DTYPES, KEYS, TILE, Kernels, Step, kernels
 from .decoder import Decoder, Layer, Linear
 from .sampling import greedy
-from .weights import cache_dir
-
-KERNEL_DTYPES = {torch.bfloat16: ["-DBF16"], torch.float32: []}
-# Sums may be taken in any order (that is what makes them fast); NaN and infinity keep their meaning.
-FLAGS = ["-O3", "-march=native", "-shared", "-fPIC", "-fno-math-errno"]
-FLAGS += ["-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"]
 
 
 def wanted() -> bool:
-    """False where MINIRT_PLAIN=1 asks for the plain path."""
-    return os.environ.get("MINIRT_PLAIN", "") in ("", "0")
+    """False where MINIRT_PLAIN asks for the plain path: set to anything but nothing, 0, false, no or off."""
+    return os.environ.get("MINIRT_PLAIN", "").strip().lower() in ("", "0", "false", "no", "off")
 
 
 # -- linears ------------------------------------------------------------------------------------
@@ -54,7 +44,7 @@ class PackedLinear:
         self.packed = torch.ops.mkldnn._reorder_linear_weight(plain.weight)
         self.bias = plain.bias
         self.product = torch.ops.mkldnn._linear_pointwise.default
-        self.outs, self.width = plain.weight.shape
+        self.dtype, (self.outs, self.width) = plain.weight.dtype, plain.weight.shape
         self.few_rows: Callable[..., None] | None = None
         if few_rows is not None and (where := self._readable()):
             self.where, self.bias_at = where, None if self.bias is None else self.bias.data_ptr()
@@ -74,12 +64,16 @@ class PackedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = len(x)
-        if self.few_rows is not None and rows <= FEW_ROWS and x.is_contiguous():
+        if self.few_rows is not None and rows <= FEW_ROWS and self._fits(x):
             out = x.new_empty(rows, self.outs)
             at, threads = x.data_ptr(), torch.get_num_threads()
             self.few_rows(at, self.where, self.bias_at, out.data_ptr(), rows, self.width, self.outs, threads)
             return out
         return self.by_onednn(x) if rows else x.new_empty(0, self.outs)  # oneDNN refuses an empty product
+
+    def _fits(self, x: Tensor) -> bool:
+        """Whether the kernel can read x. Whatever else x is, oneDNN takes it or says what is wrong with it."""
+        return x.dtype is self.dtype and x.dim() == 2 and x.shape[1] == self.width and x.is_contiguous()
 
     def by_onednn(self, x: Tensor) -> Tensor:
         """The same by oneDNN, however few the rows; benchmarks measure against it."""
@@ -93,7 +87,7 @@ def pack(decoder: Decoder) -> bool:
     """
     if not (wanted() and decoder.device.type == "cpu" and can_pack(decoder.dtype)):
         return False
-    few_rows = getattr(_kernels_for(decoder), "few_rows", None)
+    few_rows = getattr(_kernels_for(decoder).library, "few_rows", None)
     decoder.replace_linears(lambda plain: PackedLinear(plain, few_rows))
     return True
 
@@ -116,113 +110,59 @@ def can_pack(dtype: torch.dtype) -> bool:
         return False
 
 
-# -- kernels ------------------------------------------------------------------------------------
-P, N = ctypes.c_void_p, ctypes.c_long
-
-
-POINTERS = ("x", "normed", "attended", "active", "keys", "values", "cos", "sin", "places", "tables", "lens", "scores")
-SIZES = ("rows", "decodes", "hidden", "inner", "kv_heads", "block_size", "width", "stride", "layer_size")
-FIELDS: list[tuple[str, Any]] = [(name, P) for name in POINTERS] + [(name, N) for name in SIZES]
-FIELDS += [("eps", ctypes.c_float), ("scale", ctypes.c_float), ("threads", ctypes.c_int)]
-
-
-class Step(ctypes.Structure):
-    """What every kernel of one forward is told: Step of fast_cpu.c, which says what each field is."""
-
-    _fields_ = FIELDS
-
-
-S = ctypes.POINTER(Step)
-SIGNATURES: dict[str, list[Any]] = {
-    "add_rms_norm": [S, P, P],
-    "silu_mul": [S, P],
-    "attend": [S, P, N],
-    "first_largest": [P, P, N, N, ctypes.c_int],
-    # only where the processor has AVX512-BF16:
-    "paged_prefill": [S, P, N, N, N, N, P, P],
-    "few_rows": [P, P, P, P, N, N, N, ctypes.c_int],
-}
-TILE, KEYS, FEW_ROWS = 16, 64, 96  # as the C files have them: scratch comes in multiples of TILE and KEYS
-
-
-@functools.cache
-def kernels(dtype: torch.dtype, head_dim: int, group: int) -> ctypes.CDLL | None:
-    """fast_cpu.c compiled for a dtype, a head size and a number of query heads a key head; None where it can't be."""
-    compiler = next((c for c in (os.environ.get("CC"), "cc", "gcc", "clang") if c and shutil.which(c)), None)
-    if sys.platform != "linux" or compiler is None or dtype not in KERNEL_DTYPES:
-        return None
-    source = Path(__file__).with_suffix(".c")
-    flags = [*FLAGS, *KERNEL_DTYPES[dtype], f"-DHEAD_DIM={head_dim}", f"-DGROUP={group}", *_openmp()]
-    # A home folder may be shared by machines: what -march=native made for one must not run on another.
-    key = [*(part.read_text() for part in sorted(source.parent.glob("fast_cpu*.c"))), compiler, *flags, _cpu()]
-    name = f"fast_cpu-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.so"
-    try:
-        built = cache_dir() / "kernels" / name
-        if not built.exists():
-            built.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=built.parent) as folder:
-                command = [compiler, *flags, str(source), "-o", f"{folder}/{name}", "-lm"]
-                subprocess.run(command, check=True, capture_output=True, timeout=60)
-                os.replace(f"{folder}/{name}", built)  # whole or not there, also with two processes at it
-        library = ctypes.CDLL(str(built))
-    except (OSError, subprocess.SubprocessError):  # no room, no right to write, a compiler too old: the plain path runs
-        return None
-    for name, types in SIGNATURES.items():
-        if (function := getattr(library, name, None)) is not None:
-            function.argtypes, function.restype = types, None
-    return library
-
-
-def _openmp() -> list[str]:
-    """Threads only if they are torch's: a second OpenMP would keep its own threads, and the two would spin for cores."""
-    try:
-        ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    except OSError:
-        return []
-    return ["-fopenmp"]
-
-
-def _cpu() -> str:
-    """What tells one kind of processor from another: its flags, as Linux lists them."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return ""
-    return next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
-
-
 # -- the forward --------------------------------------------------------------------------------
+KNOWN_LINEARS: set[type] = {Linear, PackedLinear}  # whose results the kernels can read as they are
+LINEARS = attrgetter("qkv", "o", "gate_up", "down")
+NORM_DTYPES = attrgetter("attn_norm.weight.dtype", "mlp_norm.weight.dtype")
+
+
 def fast_forward(decoder: Decoder) -> CpuForward | None:
-    """A CpuForward where it can run this decoder, else None."""
-    library = _kernels_for(decoder)
+    """A CpuForward where it can run this decoder, else None; why_plain() then says why."""
+    library = _kernels_for(decoder).library
     return CpuForward(decoder, library) if library is not None else None
 
 
-def _kernels_for(decoder: Decoder) -> ctypes.CDLL | None:
+def why_plain(decoder: Decoder) -> str:
+    """Why fast_forward() gives None for this decoder, or nothing where it doesn't."""
+    return _kernels_for(decoder).why_not
+
+
+def _kernels_for(decoder: Decoder) -> Kernels:
     c = decoder.config
-    if not wanted() or decoder.device.type != "cpu" or c.head_dim % 2:
-        return None
+    if decoder.device.type != "cpu":
+        return Kernels(None, f"the kernels are for a CPU, not {decoder.device.type}")
+    if not wanted():
+        return Kernels(None, "MINIRT_PLAIN asks for it")
+    if c.head_dim % 2:
+        return Kernels(None, f"head_dim={c.head_dim} is odd")
     return kernels(decoder.dtype, c.head_dim, c.num_heads // c.num_kv_heads)
 
 
 class CpuForward:
     """Decoder.forward for a CPU: same arguments, same result.
 
-    Where somebody has put an attention of their own into decoder.attend, the plain forward runs, so that it is used.
+    Where somebody has put an attention or a linear of their own into the decoder, the plain forward runs, so that it is
+    used: the kernels take addresses, and can't know what they would find there.
     """
 
     def __init__(self, decoder: Decoder, library: ctypes.CDLL) -> None:
         self.decoder = decoder
         self.lib = library
         self.prefills = hasattr(library, "paged_prefill")
-        self._weights = [(x.attn_norm.weight.data_ptr(), x.mlp_norm.weight.data_ptr()) for x in decoder.layers]
         self._scores = torch.empty(0)
         self._packed = torch.empty(0, dtype=decoder.dtype)
+
+    def _as_made(self) -> bool:
+        """Whether the decoder's parts are of the kinds that the kernels know."""
+        d = self.decoder
+        kinds = set(map(type, chain.from_iterable(map(LINEARS, d.layers))))
+        dtypes = set(chain.from_iterable(map(NORM_DTYPES, d.layers)))
+        return d.attend is paged_attention and kinds <= KNOWN_LINEARS and dtypes <= {d.dtype}
 
     def __call__(self, input_ids: Tensor, positions: Tensor, kv: PagedKV, meta: AttentionMeta) -> Tensor:
         """input_ids, positions: [T] int64 -> hidden states [T, hidden]. Writes K and V of every position to kv."""
         d, lib = self.decoder, self.lib
-        if d.attend is not paged_attention:
+        if not self._as_made():
             return d.forward(input_ids, positions, kv, meta)
         x = d.embed[input_ids]  # the residual stream, changed in place
         angle = positions[:, None].float() * d.rope.inv_freq
@@ -232,8 +172,8 @@ class CpuForward:
         active = x.new_empty(len(x), d.config.intermediate_size)
         step = self._step(x, normed, attended, active, cos, sin, kv, meta)
         delta = 0  # where the last linear's result lies; added to x by the norm that follows
-        for layer, (attn_norm, mlp_norm) in zip(d.layers, self._weights):
-            lib.add_rms_norm(step, delta, attn_norm)
+        for layer in d.layers:
+            lib.add_rms_norm(step, delta, layer.attn_norm.weight.data_ptr())
             qkv = layer.qkv(normed)
             if layer.q_norm is not None:
                 self._norm_heads(layer, qkv)
@@ -241,7 +181,7 @@ class CpuForward:
             if meta.prefill:
                 self._attend_prompts(step, qkv, kv, layer.index, meta, attended)
             out = layer.o(attended)
-            lib.add_rms_norm(step, out.data_ptr(), mlp_norm)
+            lib.add_rms_norm(step, out.data_ptr(), layer.mlp_norm.weight.data_ptr())
             gate_up = layer.gate_up(normed)
             lib.silu_mul(step, gate_up.data_ptr())
             out = layer.down(active)

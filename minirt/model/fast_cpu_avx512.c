@@ -3,22 +3,21 @@
    Why: an instruction that multiplies 32 pairs of bfloat16 and adds them in float does half the work of a float one, and
    keys need no conversion first. What they compute: the same as those of fast_cpu.c, products of a few rows with weights
    that oneDNN has packed, and, in fast_cpu_prefill.c, attention of prompts. Attention wants a HEAD_DIM of 64 or 128.
+   TILE (tokens whose scores fill one register), KEYS and FEW_ROWS come from cpu_kernels.py, like HEAD_DIM.
    A register holds 16 floats or 32 bfloat16 numbers; a "pair" is two bfloat16 neighbours, what one lane of 16 takes. */
 
 #include <immintrin.h>
 
 #define LANES 16
-#define TILE 16     /* tokens whose scores fill one register */
 #define SIDE 6      /* rows of a product that fit the 32 registers: 6 x 4 sums, 4 of b, 1 of a */
 #define PART 96     /* pairs of a weight that stay in the nearest cache: 24 KB */
 #define AHEAD 8192  /* numbers by which memory is asked for before it is used: 16 KB */
-#define FEW_ROWS 96
 
 static inline __m512bh pairs(const elem *p) { return (__m512bh)_mm512_loadu_si512(p); }
 
-/* exp_ of fast_cpu.c for a register of numbers that are not above 88. */
+/* exp_ of fast_cpu.c for a register of numbers that are not above 88. (max gives its second operand where one is NaN.) */
 static inline __m512 exps(__m512 x) {
-    x = _mm512_max_ps(x, _mm512_set1_ps(-87.0f));
+    x = _mm512_max_ps(_mm512_set1_ps(-87.0f), x);
     __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT);
     __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
     r = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), r);

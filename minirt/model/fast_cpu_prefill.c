@@ -3,7 +3,7 @@
    Included by fast_cpu_avx512.c, whose product() does all the multiplying: scores are queries times keys, results are
    weights times values. Keys and values are brought once into the order in which it reads its right side. */
 
-#define KEYS 64     /* tokens of a block of keys: four registers of scores */
+/* KEYS, 64: tokens of a block of keys, four registers of scores. */
 #define QUERIES 48  /* queries of a block; a multiple of SIDE */
 
 /* KEYS tokens of one head in the order in which product() reads them. keys: [HEAD_DIM / 2][KEYS] pairs of dimensions;

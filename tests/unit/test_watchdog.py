@@ -114,9 +114,8 @@ def test_doing_nothing() -> None:
             return StepPlan()
 
     eng = engine(Sleeps())
-    with pytest.raises(
-        PolicyError, match=r"stalls in step 1 \(state.step=0\): its plan is empty while 4 requests wait, 0 hold a slot.*2 slots and 64 of 64"
-    ):
+    said = r"stalls in step 1 \(state.step=0\): its plan is empty while 4 requests wait, 0 hold a slot.*2 slots and 64 of 64"
+    with pytest.raises(PolicyError, match=said):
         eng.step()
     eng.policy = Fifo()
     steps(eng, 300)
