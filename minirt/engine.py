@@ -40,6 +40,7 @@ class Engine(RunLoop, Speculation):
     text of running requests up to date at every token. speculation: who guesses tokens for greedy rows to check,
     such as NgramLookup() (see minirt.speculative); None: one token a row. starvation_limit: steps after which a
     request that never gets its turn is an error of the policy (None = never). Other options go to the policy.
+    One thread at a time may run an engine. Start processes with "spawn": after a fork torch's threads are gone.
     Raises ConfigError on settings that make no sense.
     """
 
