@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
@@ -11,8 +10,10 @@ import anywidget
 import ipywidgets as w
 import traitlets as t
 
+from . import _guess
 from ._assets import bundle, check_lang, styles, translate
 from ._forms import Card, Styled, lines_picture, paragraph, wrap
+from ._guess import short as _short
 
 
 class CurveInput(anywidget.AnyWidget):
@@ -46,12 +47,13 @@ class Prediction(Card):
         head = Styled()
         head.show(f'<div class="mrt-question"><b>{self._t("head")}</b>{paragraph(question)}</div>')
         self.input = _make_input(kind, options)
+        self._field = _with_unit(self.input, options["unit"]) if kind == "number" else self.input
         self._lock = w.Button(description=self._t("lock"), button_style="primary", layout=w.Layout(width="auto"))
         self._skip = w.Button(description=self._t("skip"), layout=w.Layout(width="auto"))
         self._lock.on_click(lambda _: self.lock())
         self._skip.on_click(lambda _: self.skip())
         self._buttons = w.HBox([self._lock, self._skip])
-        super().__init__([head, self.input, self._buttons, self._said, self.result])
+        super().__init__([head, self._field, self._buttons, self._said, self.result])
         self.add_class("mrt-predict")
         self.layout.padding = "10px 16px"
         self.layout.border_left = "4px solid #1f6feb"
@@ -61,20 +63,21 @@ class Prediction(Card):
 
     # -- the guess ------------------------------------------------------------------------------
     def lock(self, guess: Any = None) -> None:
-        """Commit the guess: the one given here, or what stands in the input. It can't be changed afterwards."""
+        """Commit the guess: the one given here, or what stands in the input. It can't be changed afterwards.
+
+        ValueError where the guess is no answer to such a question; nothing is locked then.
+        """
         if self.locked:
             return
         value = guess if guess is not None else self._current()
         if value is None:
             self._said.show(self._t("incomplete" if self.kind == "curve" else "choose"), "mrt-dim")
             return
-        if self.kind == "choice" and value not in self.options["choices"]:
-            raise ValueError(
-                f"guess {value!r} is none of the choices: {', '.join(map(repr, self.options['choices']))}."
-            )
-        self.guess = value
-        if guess is not None:
-            _put(self.input, self.kind, value)
+        self.guess = _guess.check(self.kind, "guess", value, self.options)
+        if guess is not None and self.kind == "curve":
+            self.input.guess = self.guess
+        elif guess is not None:
+            self.input.value = self.guess
         self._close()
 
     def skip(self) -> None:
@@ -88,6 +91,8 @@ class Prediction(Card):
             self.input.locked = True
         else:
             self.input.disabled = True
+            if self.kind == "number" and self.guess is None:  # what stands there is nobody's guess
+                self._field.layout.display = "none"
         self._buttons.layout.display = "none"
         if self.guess is None:
             said = self._t("none")
@@ -111,17 +116,11 @@ class Prediction(Card):
         Where the learner has not locked a guess yet, the answer waits until then. Nothing blocks: without a person
         (nbval, a whole notebook run at once) it simply goes on.
         """
-        if answer is not None:
-            self._answer = answer
-        if self._answer is None:
+        answer = self._answer if answer is None else answer
+        if answer is None:
             raise ValueError("there is no answer yet: pass it, as in p.reveal(run.metrics.decode_steps).")
-        self.truth = _plain_number(self._answer() if callable(self._answer) else self._answer)
-        if self.kind == "curve":
-            self.truth = [float(v) for v in self.truth]
-            if len(self.truth) != len(self.options["x"]):
-                raise ValueError(
-                    f"the curve has {len(self.options['x'])} x positions, but the answer {len(self.truth)} values."
-                )
+        self.truth = _guess.check(self.kind, "answer", answer() if callable(answer) else answer, self.options)
+        self._answer = answer
         self._settle()
         return Reveal(self)
 
@@ -147,10 +146,9 @@ class Prediction(Card):
         top = max(abs(self.truth), abs(self.guess or 0)) or 1 if self.kind == "number" else 1
 
         def row(cls: str, name: str, value: Any) -> str:
-            share = abs(value) / top if self.kind == "number" and value is not None else 0
-            bar = (
-                f'<u class="{cls}" style="width:{100 * share:.1f}%"></u>' if self.kind == "number" else "<span></span>"
-            )
+            bar = "<span></span>"
+            if self.kind == "number" and value is not None:
+                bar = f'<u class="{cls}" style="width:{100 * abs(value) / top:.1f}%"></u>'
             words = self._t("none") if value is None else self._words(value)
             return f'<span class="mrt-dim">{name}</span>{bar}<b>{escape(words)}</b>'
 
@@ -243,18 +241,23 @@ def predict(
     one at once (for a notebook that shows how it works). again: what to do to guess anew, shown once a guess is locked.
     """
     check_lang(lang)
+    for name, text in (("question", question), ("unit", unit), ("explain", explain), ("again", again)):
+        _guess.words(name, text)
     if choices is not None and x is not None:
         raise ValueError("give choices= for a choice or x= for a curve, not both.")
     kind = "choice" if choices is not None else "curve" if x is not None else "number"
-    if kind == "choice" and len(choices or ()) < 2:
-        raise ValueError(f"choices={choices!r}: there must be at least two to choose from.")
-    if kind == "choice" and answer is not None and not callable(answer) and answer not in (choices or ()):
-        raise ValueError(f"answer={answer!r} is none of the choices: {', '.join(map(repr, choices or ()))}.")
-    options = {
-        "answer": answer, "choices": list(choices or ()), "unit": unit, "low": low, "high": high,
-        "x": [float(v) for v in x] if x is not None else [], "x_label": x_label, "y_label": y_label, "y_max": y_max,
+    low, high = _guess.slider(low, high)
+    names = [_guess.words("choices", c) for c in _guess.several("choices", choices)] if choices is not None else []
+    at = [float(_guess.number("x", v)) for v in _guess.several("x", x)] if x is not None else []
+    if y_max is not None and _guess.number("y_max", y_max) <= 0:
+        raise ValueError(f"y_max={y_max!r}: the top of the axis must be above 0.")
+    options: dict[str, Any] = {
+        "answer": answer, "choices": names, "unit": unit, "low": low, "high": high,
+        "x": at, "x_label": x_label, "y_label": y_label, "y_max": y_max,
         "explain": explain, "again": again, "lang": lang,
     }  # fmt: skip
+    if answer is not None and not callable(answer):
+        _guess.check(kind, "answer", answer, options)
     p = Prediction(question, kind, options)
     if guess is not None:
         p.lock(guess)
@@ -268,7 +271,7 @@ def _make_input(kind: str, o: dict[str, Any]) -> w.Widget:
         labels = {"lang": o["lang"], "x_label": o["x_label"], "y_label": o["y_label"]}
         return CurveInput(x=o["x"], y_max=float(o["y_max"] or 1.0), guess=[None] * len(o["x"]), _options=labels)
     if o["low"] is not None and o["high"] is not None:
-        low, high = float(o["low"]), float(o["high"])
+        low, high = o["low"], o["high"]
         step = 1.0 if high - low >= 10 else (high - low) / 100
         return w.FloatSlider(
             min=low,
@@ -281,19 +284,8 @@ def _make_input(kind: str, o: dict[str, Any]) -> w.Widget:
     return w.FloatText(value=0.0, layout=w.Layout(width="160px", margin="6px 0"))
 
 
-def _put(widget: w.Widget, kind: str, value: Any) -> None:
-    if kind == "curve":
-        widget.guess = [float(v) for v in value]
-    else:
-        widget.value = value
-
-
-def _plain_number(value: Any) -> Any:
-    """numpy scalars and arrays as Python's own."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _short(value: float) -> str:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "–"
-    return f"{value:,.0f}" if abs(value) >= 1000 or float(value).is_integer() else f"{value:.4g}"
+def _with_unit(field: w.Widget, unit: str) -> w.Widget:
+    """The field with its unit beside it."""
+    if not unit:
+        return field
+    return w.HBox([field, w.Label(unit)], layout=w.Layout(align_items="center"))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
+import ipywidgets as w
+import numpy as np
 import pytest
 
 import widgets
+from widgets import _guess
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -84,6 +89,81 @@ def test_wrong_arguments_are_named():
         widgets.predict("?", "c", choices=["a", "b"])
     with pytest.raises(ValueError, match="no answer yet"):
         widgets.predict("?").reveal()
+
+
+NUMBER, CHOICE, CURVE = {"low": 0, "high": 10}, {"choices": ["a", "b"]}, {"x": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    "options, wrong",
+    [
+        ({"question": None}, "question=None must be a text"),
+        ({"unit": 3}, "unit=3 must be a text"),
+        ({"low": "a"}, "low='a', high=None: a slider needs both"),
+        ({"low": "a", "high": 3}, "low='a' must be a finite number"),
+        ({"low": 5, "high": 1}, "low=5, high=1: low must be less than high"),
+        ({"low": 0, "high": float("inf")}, "high=inf must be a finite number"),
+        ({"choices": "abc"}, "choices='abc' must be a list"),
+        ({"choices": [1, 2]}, "choices=1 must be a text"),
+        ({"x": [1, "b"]}, "x='b' must be a finite number"),
+        ({"x": [1, 2], "y_max": 0}, "y_max=0: the top"),
+        ({"answer": "x"}, "answer='x' must be a finite number"),
+        ({"answer": True}, "answer=True must be a finite number"),
+    ],
+)  # fmt: skip
+def test_a_question_that_can_not_be_asked_says_what_is_wrong(options, wrong):
+    with pytest.raises(ValueError, match=re.escape(wrong)):
+        widgets.predict(**{"question": "?", **options})
+
+
+@pytest.mark.parametrize(
+    "options, junk, wrong",
+    [
+        ({}, "猫", "='猫' must be a finite number"),
+        ({}, True, "=True must be a finite number"),
+        ({}, [1], "=[1] must be a finite number"),
+        ({}, float("nan"), "=nan must be a finite number"),
+        ({}, 10**400, "=about 1e+400 must be a finite number"),
+        (CHOICE, ["a"], "=['a'] is none of the choices: 'a', 'b'"),
+        (CURVE, 3, "=3 must be a list of 2 numbers"),
+        (CURVE, ["a", 1], "[0]='a' must be a finite number"),
+    ],
+)  # fmt: skip
+def test_junk_as_a_guess_or_an_answer_is_named_and_changes_nothing(options, junk, wrong):
+    p = widgets.predict("?", **options)
+    for act, name in ((p.lock, "guess"), (p.reveal, "answer")):
+        with pytest.raises(ValueError, match=re.escape(name + wrong)):
+            act(junk)
+    assert not p.locked and p.guess is None and p.truth is None
+    with pytest.raises(ValueError, match="no answer yet"):
+        p.reveal()
+
+
+def test_a_guess_off_the_slider_is_named():
+    p = widgets.predict("?", 70, **NUMBER)
+    with pytest.raises(ValueError, match=re.escape("guess=50 is off the slider, which goes from 0 to 10.")):
+        p.lock(50)
+    with pytest.raises(ValueError, match=re.escape("guess=1e+99 is off the slider")):
+        p.lock(1e99)
+    p.lock(np.int64(7))
+    assert p.guess == 7 and p.truth == 70
+
+
+def test_large_numbers_stay_short():
+    p = widgets.predict("?", 12, unit="steps", lang="en")
+    p.lock(1e99)
+    assert "Locked: 1e+99 steps" in p._said.value and "0000" not in p._said.value + p._verdict()
+    assert _guess.short(123456) == "123,456" and _guess.short(1e15) == "1e+15" and _guess.short(2.345678) == "2.346"
+
+
+def test_a_guess_that_was_skipped_leaves_no_bar_and_no_slider():
+    p = widgets.predict("?", 7, unit="步", **NUMBER)
+    assert isinstance(p.children[2], w.HBox) and p.children[2].children[1].value == "步"  # the unit beside the slider
+    p.skip()
+    assert "is-guess" not in p.result.value and "is-truth" in p.result.value and "没有猜" in p.result.value
+    assert p.children[2].layout.display == "none"
+    q = widgets.predict("?", 7, guess=3, unit="步", **NUMBER)
+    assert "is-guess" in q.result.value and q.children[2].layout.display is None
 
 
 def test_a_guess_of_the_author_is_locked_at_once():
