@@ -207,7 +207,7 @@ def legend(bars: Bars, lang: str) -> list[str]:
     """Adds the key to the patterns, in the browser's order, up to the picture's right edge; returns its words."""
     words, x = [], float(WIDTH - 2)
     for kind in reversed(KINDS):
-        name = translate(lang, f"kind.{kind}")
+        name = translate(lang, f"legend.{kind}")
         x -= sum(12 if ord(c) > 255 else 7 for c in name)
         words.append(text(x, 12, name, 12))
         x -= 21

@@ -282,5 +282,5 @@ def test_a_huge_pool_keeps_the_page_short(browser, tmp_path, blocks, used):
     assert page.locator(".mrt-pool").bounding_box()["height"] < 480
     cells, top = view(page, "const p = v.views.run.pool; return [p.shown, v.model.top]")
     assert used <= top <= cells < blocks
-    assert page.locator(".mrt-pool-rest").inner_text() == f"… 其余 {blocks - cells:,} 块从未使用"
+    assert page.locator(".mrt-pool-rest").inner_text() == f"… 其余 {blocks - cells:,} block 从未使用"
     page.close()

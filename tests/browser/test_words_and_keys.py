@@ -108,6 +108,89 @@ def test_the_start_tab_speaks_of_the_step_that_is_shown(open_page):
         assert not re.search(r"\b(null|undefined|true|false|NaN)\b", page.locator(".mrt-start").inner_text())
 
 
+def test_what_only_gives_back_slots_is_no_step(open_page):
+    page = open_page(widgets.Player(lecture(), mode="run"))
+    tile = page.locator(".mrt-run [data-kpi=step] b, [data-kpi=step] b").first
+    seen = {}
+    for t in (-1, 0, 519, 520):
+        view(page, f"v.transport.seek({t})")
+        seen[t] = (page.locator(".mrt-readout").inner_text(), tile.inner_text())
+    assert seen == {
+        -1: ("开始前", "–"),
+        0: ("第 1 步 / 520", "1"),
+        519: ("第 520 步 / 520", "520"),
+        520: ("结束后",) * 2,
+    }
+    page = open_page(widgets.Player(queueing(), mode="run"))
+    page.click(".mrt-last")
+    last = view(page, "return v.model.length")
+    assert page.locator(".mrt-readout").inner_text() == f"第 {last} 步 / {last}", (
+        "a run without such a record ends with its step"
+    )
+
+
+def test_slots_change_hands_as_late_as_finished_requests_hold_them(open_page):
+    """Counted here from the engine's own events: from a request's end to the next one's first step in its slot."""
+    for run in (lecture(), queueing()):
+        done, slots, gaps = {}, {}, []
+        for t, step in enumerate(run.trace.steps):
+            for kind, i, data in step.events:
+                if kind == "finished":
+                    done[i] = t
+                elif kind == "admitted":
+                    if data["slot"] in slots:
+                        gaps.append(t - done[slots[data["slot"]]] - 1)
+                    slots[data["slot"]] = i
+        page = open_page(widgets.Player(run, mode="done"))
+        said = page.locator(".mrt-lessons").inner_text()
+        assert f"slot 换手 {len(gaps)} 次，其中 {gaps.count(0)} 次在上一个请求结束后的下一步" in said
+        assert f"中间平均隔 {round(sum(gaps) / len(gaps), 1):g} 步，最多 {max(gaps)} 步" in said or not max(gaps)
+    page = open_page(widgets.Player(lecture(), mode="done"))
+    said = page.locator(".mrt-lessons").inner_text()
+    wasted = sum(len(s.wasted) for s in lecture().trace.steps)
+    rows = wasted + sum(s.batch_size for s in lecture().trace.steps)
+    assert f"算过的 {rows:,} 个行步里，{wasted:,} 个（占这 {rows:,} 个的 {wasted / rows:.1%}）" in said
+    assert "座位被已经说完的人占着" in said and "空着" not in said
+
+
+def test_padding_is_not_called_waste(open_page):
+    requests = workloads.make_requests(prompt=[3, 9, 9, 9, 9, 5], output=[20, 4, 6, 6, 4, 4])
+    run = simulate("static", requests)
+    page = open_page(widgets.Player(run, mode="run"))
+    note, seen = page.locator("[data-kpi=tokens] small").first, set()
+    for t, step in enumerate(run.trace.steps):
+        view(page, f"v.transport.seek({t})")
+        spare = sum(f[0] for f in step.forwards) - len(step.decode) - sum(p.n for p in step.prefill) - len(step.wasted)
+        parts = [f"+{n} {name}" for n, name in ((len(step.wasted), "空算"), (spare, "补齐")) if n > 0]
+        assert note.inner_text() == " ".join(parts), t
+        seen |= {p.split()[-1] for p in parts}
+    assert seen == {"空算", "补齐"}
+    key = page.locator(".mrt-key i").all_inner_texts()
+    assert "空算（陪跑）" in key and {"prefill", "decode"} <= set(key)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_names_of_what_is_still_to_come_can_be_read(open_page, scheme):
+    page = open_page(widgets.Player(queueing(), mode="run"), color_scheme=scheme)
+    lowest = view(
+        page,
+        """
+        const g = v.views.run.gantt, dpr = g.canvas.width / g.width, out = [];
+        const lin = (n) => (n / 255 <= 0.04045 ? n / 255 / 12.92 : ((n / 255 + 0.055) / 1.055) ** 2.4);
+        for (const [id, x, y, w, h] of g.names.values()) {
+          const d = g.canvas.getContext("2d").getImageData(x * dpr, y * dpr, w * dpr, h * dpr).data;
+          const lum = [];
+          for (let i = 0; i < d.length; i += 4) {
+            lum.push(0.2126 * lin(d[i]) + 0.7152 * lin(d[i + 1]) + 0.0722 * lin(d[i + 2]));
+          }
+          out.push((Math.max(...lum) + 0.05) / (Math.min(...lum) + 0.05));
+        }
+        return [out.length, Math.min(...out)];
+        """,
+    )
+    assert lowest[0] >= 4 and lowest[1] > 4.5, lowest
+
+
 @pytest.mark.parametrize("make", [lecture, queueing])
 def test_every_percentage_has_one_digit_behind_the_point(open_page, make):
     run = make()
@@ -183,7 +266,7 @@ def test_up_and_down_point_at_the_slots(open_page):
         page.keyboard.press(key)
         pointed.append(view(page, "return v.views.run.lit"))
     assert pointed == [*ids, None, ids[-1]]
-    assert page.locator(".mrt-table-head").inner_text().startswith(f"R{ids[-1]} 的块表")
+    assert page.locator(".mrt-table-head").inner_text().startswith(f"R{ids[-1]} 的 block table")
     assert view(page, "return v.transport.at") == 12
     page.focus(".mrt-speed")
     page.keyboard.press("ArrowUp")

@@ -66,7 +66,7 @@ def test_the_key_is_the_browsers(lang: str) -> None:
     placed = sorted((float(re.search(r'x="([\d.]+)"', w)[1]), re.sub("<.*?>", "", w)) for w in words)  # type: ignore[index]
     key = assets.read("stage.js").split("function ganttKey")[1].split("map(item)")[0]
     kinds = re.findall(r'"(\w+)"', key.split("...")[1])
-    assert [name for _, name in placed] == [assets.translate(lang, f"kind.{k}") for k in kinds]
+    assert [name for _, name in placed] == [assets.translate(lang, f"legend.{k}") for k in kinds]
     assert kinds == list(still.KINDS)
 
 

@@ -14,7 +14,7 @@ ENTRIES = ["player.js", "compare.js", "live.js", "curve.js"]
 SCRIPTS = sorted(p.name for p in assets.STATIC.glob("*.js"))
 WIDGETS = Path(assets.__file__).parent
 # keys made of a fixed part and a value; each value is a kind, a status, a policy, …
-PREFIXES = ("kind.", "mode.", "policy.", "reason.", "live.", "event.", "kpi.", "compare.")
+PREFIXES = ("kind.", "legend.", "mode.", "policy.", "reason.", "live.", "event.", "kpi.", "compare.")
 
 
 def test_every_word_has_both_languages_and_the_same_blanks():
@@ -41,6 +41,15 @@ def test_every_word_that_is_used_exists():
     assert sorted(used - set(assets.words())) == []
     for prefix in PREFIXES:
         assert any(key.startswith(prefix) for key in assets.words()), prefix
+
+
+def test_one_thing_has_one_name():
+    """The course's text says slot, prefill, decode and block; the widgets say nothing else for them."""
+    for key, entry in assets.words().items():
+        assert not re.search("槽位|预填|解码|块", entry["zh"]), (key, entry["zh"])
+    for kind in ("prefill", "decode", "held"):
+        assert assets.translate("zh", f"legend.{kind}") == assets.translate("zh", f"kind.{kind}")
+    assert assets.translate("zh", "legend.wasted") == f"{assets.translate('zh', 'kind.wasted')}（陪跑）"
 
 
 def test_every_policy_has_its_sentence():

@@ -7,6 +7,7 @@ import { fillOwned, hue, ink, label, stripes } from "./palette.js";
 
 const GUTTER = 30;
 const AXIS = 20;
+const PALE = 0.34; // how much of a colour is left where a step is still to come
 
 export class Gantt {
   constructor(model, { t, onSeek, onHover }) {
@@ -15,6 +16,8 @@ export class Gantt {
     this.onHover = onHover;
     this.canvas = h("canvas.mrt-gantt-canvas");
     this.base = document.createElement("canvas");
+    this.pale = document.createElement("canvas"); // the same, as what is still to come is shown
+    this.names = new Map(); // where names stand on the base picture: "slot:step" -> [id, x, y, width, height]
     this.el = h("div.mrt-gantt", {}, this.canvas);
     this.drawn = 0; // steps already on the base picture
     this.at = -1;
@@ -87,9 +90,9 @@ export class Gantt {
   }
 
   describe(t, slot, row) {
-    const kind = ["empty", "prefill", "decode", "wasted", "held"][row.kinds[slot]];
+    const kind = ["", "prefill", "decode", "wasted", "held"][row.kinds[slot]];
     const step = this.model.number(t);
-    return this.t("tip.gantt", { r: label(row.ids[slot]), slot, step, kind: this.t(`kind.${kind}`) });
+    return this.t("tip.gantt", { r: label(row.ids[slot]), slot, step, kind: this.t(`legend.${kind}`) });
   }
 
   paintBase() {
@@ -103,9 +106,36 @@ export class Gantt {
       this.ctxB.fillRect(0, 0, this.width, this.height);
       this.frame();
       this.drawn = 0;
+      this.names.clear();
+      this.paled = -1;
     }
     if (this.drawn < this.model.length) this.paintSteps(this.drawn, this.model.length);
     this.drawn = this.model.length;
+  }
+
+  /** What is to come: pale bars, but names in the page's own ink, since a pale name is not read. */
+  paintPale() {
+    if (this.paled === this.drawn) return;
+    this.paled = this.drawn;
+    const { theme } = this;
+    const c = sizeCanvas(this.pale, this.width, this.height);
+    const veil = (x, y, w, hgt, id) => {
+      c.fillStyle = theme.bg;
+      c.fillRect(x, y, w, hgt);
+      c.globalAlpha = PALE;
+      c.fillStyle = id === undefined ? theme.bg : hue(id);
+      c.fillRect(x, y, w, hgt);
+      if (id === undefined) c.drawImage(this.base, 0, 0, this.width, this.height);
+      c.globalAlpha = 1;
+    };
+    veil(0, 0, this.width, this.height);
+    c.font = `600 10px ${FONT}`;
+    c.textBaseline = "middle";
+    for (const [id, x, y, w, hgt] of this.names.values()) {
+      veil(x, y, w, hgt, id);
+      c.fillStyle = theme.fg;
+      c.fillText(label(id), x + 2, y + hgt / 2 + 0.5);
+    }
   }
 
   frame() {
@@ -194,6 +224,7 @@ export class Gantt {
       c.textBaseline = "middle";
       c.fillStyle = hue(id);
       c.fillRect(x + 2, y + 1, text.length * 7 + 3, hgt - 2);
+      this.names.set(`${slot}:${a}`, [id, x + 2, y + 1, text.length * 7 + 3, hgt - 2]);
       c.fillStyle = ink(id);
       c.fillText(text, x + 4, y + hgt / 2 + 0.5);
     }
@@ -224,10 +255,13 @@ export class Gantt {
     const reached = this.now === undefined ? 0 : GUTTER + (this.now / this.total) * (this.width - GUTTER - 2);
     const x = Math.max(reached, t < 0 ? GUTTER : this.right(t));
     const mid = t < 0 || reached ? x : x - Math.min(13, Math.max(1, (x - this.edge(t)) / 2));
-    c.globalAlpha = 0.66;
-    c.fillStyle = this.theme.bg;
-    c.fillRect(x, 0, this.width - x, y);
-    c.globalAlpha = 1;
+    this.paintPale();
+    c.save();
+    c.beginPath();
+    c.rect(x, 0, this.width - x, y);
+    c.clip();
+    c.drawImage(this.pale, 0, 0, this.width, this.height);
+    c.restore();
     if (this.lit !== null) this.outline(c, this.lit);
     if (t < 0 && !reached) return;
     c.fillStyle = this.theme.fg;

@@ -46,6 +46,11 @@ export class TraceModel {
     return t < this.work ? t + 1 : Math.max(1, this.work);
   }
 
+  /** Whether record t only gives back slots once everything is over: what is shown then is no step. */
+  after(t) {
+    return this.work > 0 && t >= this.work && [...this.life.values()].every((life) => life.done !== undefined);
+  }
+
   addRequest(info) {
     this.requests.set(info.id, info);
     if (!this.life.has(info.id)) this.life.set(info.id, { tokens: 0, preempted: 0, prefilled: 0, wasted: 0 });
@@ -179,12 +184,14 @@ export class TraceModel {
     if (t < 0 || !this.length) return null;
     const capacity = s.used[t] * this.blockSize;
     const elapsed = s.end[t] - s.time[0];
+    const wasted = s.wastedRows[t] - (t ? s.wastedRows[t - 1] : 0);
     return {
       step: this.number(t),
       batch: s.batch[t],
       occupancy: s.batch[t] / this.slots,
       useful: s.useful[t],
-      wasted: s.wastedTokens[t],
+      wasted,
+      padding: Math.max(0, s.wastedTokens[t] - wasted),
       used: s.used[t],
       cached: s.cached[t],
       usedShare: this.blocks ? s.used[t] / this.blocks : NaN,

@@ -122,7 +122,7 @@ export class MonitorMode {
     const int = (v) => number(Math.round(v));
     const cell = model.blockSize;
     const rate = () => s.emitted.map((n, i) => n / Math.max(1e-9, s.end[i] - s.time[0]));
-    const wasted = ["mrt-k-wasted", t("kind.wasted")];
+    const wasted = ["mrt-k-wasted", t("chart.unused")];
     const chart = (o) => new Chart({ ...o, onSeek });
     this.charts = [
       chart({

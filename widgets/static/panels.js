@@ -20,23 +20,24 @@ export class Kpis {
   draw(t) {
     const k = this.model.kpi(t);
     for (const cell of this.cells) {
-      const [value, note] = k ? this.figure(cell.key, k) : ["–", ""];
+      const [value, note] = k ? this.figure(cell.key, k, t) : ["–", ""];
       setText(cell.value, value);
       setText(cell.note, note);
     }
   }
 
-  figure(key, k) {
+  figure(key, k, at) {
     const { model, t } = this;
     switch (key) {
       case "step":
+        if (model.after(at)) return [t("step.after"), ""];
         return [number(k.step), model.growing ? "" : `/ ${number(model.number(model.length - 1))}`];
       case "batch":
         return [String(k.batch), `/ ${model.slots}`];
       case "occupancy":
         return [percent(k.occupancy), ""];
       case "tokens":
-        return [number(k.useful), k.wasted ? t("kpi.wasted", { n: number(k.wasted) }) : ""];
+        return [number(k.useful), ["wasted", "padding"].flatMap((x) => (k[x] ? t(`kpi.${x}`, { n: number(k[x]) }) : [])).join(" ")];
       case "kv":
         return [percent(k.usedShare), `${k.used}/${model.blocks}`];
       case "fragmentation":

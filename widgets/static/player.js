@@ -58,6 +58,7 @@ export class PlayerView {
 
   where(at) {
     if (at < 0) return this.t("step.before");
+    if (this.model.after(at)) return this.t("step.after");
     return this.t("step.of", { now: this.model.number(at), n: this.model.number(this.model.length - 1) });
   }
 

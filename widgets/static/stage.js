@@ -116,7 +116,7 @@ export class Stage {
 }
 
 export function ganttKey(t) {
-  const item = (kind) => h(`i.mrt-k-${kind}`, {}, t(`kind.${kind}`));
+  const item = (kind) => h(`i.mrt-k-${kind}`, {}, t(`legend.${kind}`));
   return h("span.mrt-key", {}, ...["prefill", "decode", "wasted", "held"].map(item));
 }
 

@@ -53,10 +53,10 @@ export function summary(model) {
   };
 }
 
-/** How often a freed slot was taken by the next request, and how often in the very next step. */
+/** How often a slot went to another request, how often in the step right after the one before ended (or left), and
+ * the steps that lay between: a slot may be held long after its request's end. */
 function handovers(model) {
-  let all = 0;
-  let next = 0;
+  const gaps = [];
   for (let slot = 0; slot < model.slots; slot++) {
     let id = -1;
     let left = -1;
@@ -64,15 +64,15 @@ function handovers(model) {
       const now = model.rows[t].ids[slot];
       if (now >= 0 && now !== id) {
         if (id >= 0) {
-          all += 1;
-          if (t - left === 1) next += 1;
+          const done = model.life.get(id)?.done ?? left;
+          gaps.push(t - Math.min(done, left) - 1);
         }
         id = now;
       }
       if (now >= 0) left = t;
     }
   }
-  return { all, next };
+  return { all: gaps.length, next: gaps.filter((n) => n === 0).length, mean: mean(gaps), most: Math.max(0, ...gaps) };
 }
 
 /** Steps in which prompts were computed while requests that could decode did not. */
@@ -113,7 +113,11 @@ export function lessons(model, t) {
   } else out.push(t("lesson.no_waste"));
   const padding = x.wastedTokens - x.wastedRows;
   if (padding > 0) out.push(t("lesson.padding", { n: number(padding) }));
-  if (x.handovers.all) out.push(t("lesson.handover", x.handovers));
+  const { all: turns, next, mean: gap, most } = x.handovers;
+  if (turns) {
+    const words = t("lesson.handover", { all: number(turns), next: number(next) });
+    out.push(words + (most ? t("lesson.handover_gap", { mean: number(gap, 1), most: number(most) }) : ""));
+  }
   if (x.stall) out.push(t("lesson.stall", { n: number(x.stall) }));
   if (x.preemptions) out.push(t("lesson.preempted", { n: x.preemptions, again: number(Math.max(0, x.again)) }));
   if (x.cached) out.push(t("lesson.cached", { n: number(x.cached) }));
