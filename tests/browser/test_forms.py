@@ -16,6 +16,7 @@ CELLS = [
     "steps.reveal(110)",
     "widgets.predict('Which is faster?', 'vllm', choices=['static', 'vllm'], lang='en')",
     "widgets.predict('Draw it', [1, 2, 4, 8, 9, 9.5], x=[1, 2, 4, 8, 16, 32], y_max=10, lang='en')",
+    "widgets.predict('How many?', 70, unit='steps', low=0, high=240, lang='en')",
 ]
 
 
@@ -76,6 +77,19 @@ def test_a_number_is_locked_before_it_is_revealed(page):
         place.get_by_text("110 steps").wait_for()
         assert "100 steps" in place.inner_text()
     assert question.locator("input[type=number]").is_disabled()
+
+
+def test_a_slider_shows_its_unit_and_goes_when_the_guess_is_skipped(page):
+    question = cell(page, 8)
+    output = question.locator(".jp-OutputArea-output")
+    value, unit = (question.locator(s) for s in (".widget-readout", ".widget-label:not([style*='display: none'])"))
+    assert value.inner_text() == "120" and unit.last.inner_text() == "steps"
+    left, right = value.bounding_box(), unit.last.bounding_box()
+    assert 0 <= right["x"] - (left["x"] + left["width"]) < 20 and abs(right["y"] - left["y"]) < 12
+    question.get_by_role("button", name="Skip the guess").click()
+    question.get_by_text("70 steps").wait_for()
+    assert not value.is_visible() and "120" not in output.inner_text()
+    assert question.locator("u.is-guess").count() == 0 and question.locator("u.is-truth").count() == 1
 
 
 def test_a_choice_is_locked(page):
