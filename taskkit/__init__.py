@@ -7,7 +7,7 @@
     t.predict(); t.run(fn); t.check()      a guess to lock; fn, which shows the answer, runs once it is; guess and truth
     t.check("…"); t.reveal(); t.grade(True, False, True)      a free answer, its model answer, the checklist
     t.race(policy)                against the built-in policies, ranked by goodput
-    taskkit.progress("01")        what is solved; taskkit.reset("01.3") or reset("01") or reset() forgets it
+    taskkit.progress("01")        what is solved; taskkit.reset("01.3") or reset("01") or reset("all") forgets it
 
 Nothing of this raises because an answer is wrong, missing (None, ..., an empty function), endless or crashing.
 
@@ -56,7 +56,7 @@ from . import tasks as _tasks
 from .task import Task, store, use
 from .texts import say
 from .verdict import TaskError, Verdict, Wrong
-from .view import Card
+from .view import Card, Plain, short
 
 __all__ = ["Task", "TaskError", "Verdict", "Wrong", "chapters", "progress", "race", "reset", "task", "tasks_of", "use"]
 
@@ -68,24 +68,33 @@ def chapters() -> list[str]:
 
 
 def tasks_of(chapter: str) -> list[Task]:
-    """A chapter's tasks in order. Raises TaskError where there are none."""
-    if chapter not in chapters():
-        raise TaskError(f"there are no tasks for chapter {chapter!r}; chapters with tasks: {', '.join(chapters())}.")
+    """A chapter's tasks in order ("1" and 1 are "01"). Raises TaskError where there are none."""
+    if (chapter := _chapter(chapter)) not in chapters():
+        raise TaskError(say("unknown.chapter", id=short(Plain(chapter), 40), ids="、".join(chapters())))
     return list(importlib.import_module(f".tasks.ch{chapter}", __package__).TASKS)
 
 
 def task(id: str) -> Any:
-    """The task with this id, as "01.3". Raises TaskError naming near ones."""
-    chapter = str(id).split(".")[0]
+    """The task with this id, as "01.3". Raises TaskError naming a near one of the same chapter."""
+    chapter, _, number = str(id).partition(".")
     known = {t.id: t for t in tasks_of(chapter)}
     if id not in known:
-        near = difflib.get_close_matches(str(id), known, 1)
-        raise TaskError(f"unknown task {id!r}; chapter {chapter} has {', '.join(known)}." + (f" {near[0]}?" if near else ""))
+        chapter = _chapter(chapter)
+        words = say("unknown.task", id=short(Plain(id), 40), chapter=chapter, ids="、".join(known))
+        near = difflib.get_close_matches(f"{chapter}.{number}", known, 1)
+        raise TaskError(words + (say("unknown.near", near=near[0]) if near else ""))
     return known[id]
 
 
-def progress(chapter: str | None = None) -> Card:
+def _chapter(what: Any) -> str:
+    """The way chapters are written: 1 and "1" are "01"."""
+    words = str(what).strip()
+    return words.zfill(2) if words.isdecimal() else words
+
+
+def progress(chapter: str | int | None = None) -> Card:
     """What is solved, in one chapter or in all: the last line of a cell shows it."""
+    chapter = None if chapter is None else _chapter(chapter)
     rows, done, seen, total = [], 0, 0, 0
     for ch in chapters() if chapter is None else [chapter]:
         for t in tasks_of(ch):
@@ -102,17 +111,20 @@ def progress(chapter: str | None = None) -> Card:
     return Card(name, line, body, "solved" if done == total else "")
 
 
-def reset(what: str = "") -> Card:
-    """Forget what is known of a task ("01.3"), of a chapter ("01"), or of everything."""
-    mine = [t for ch in chapters() for t in tasks_of(ch) if not what or what in (t.id, ch)]
-    if not mine:
-        near = difflib.get_close_matches(str(what), [t.id for ch in chapters() for t in tasks_of(ch)] + chapters(), 1)
-        hint = f" {near[0]}?" if near else ""
-        raise TaskError(f"reset({what!r}): there is no such task or chapter; chapters: {', '.join(chapters())}.{hint}")
+def reset(what: Any = None) -> Card:
+    """Forget what is known of a task ("01.3"), of a chapter ("01"), or of everything ("all"). Raises TaskError for none."""
+    words = "" if what is None else str(what).strip()
+    if not words:
+        raise TaskError(say("reset.what"))
+    if words == "all":
+        mine = [t for ch in chapters() for t in tasks_of(ch)]
+    else:
+        mine = [task(words)] if "." in words else tasks_of(words)
     for t in mine:
         t.forget()
-    n = store().clear([t.id for t in mine])
-    return Card(say("progress"), say("reset", n=n), "")
+    ids = store().clear([t.id for t in mine])
+    said = say("reset", n=len(ids), ids="、".join(ids)) if ids else say("reset.none", what=words)
+    return Card(say("progress"), "", said)
 
 
 def race(policy: Any, **options: Any) -> Any:

@@ -30,6 +30,27 @@ def same(got: Any, want: Any) -> bool:
         return False
 
 
+def alike(got: Any, want: Any) -> bool:
+    """Whether the two are of one kind. A list will do for a tuple, and the other way round; a tuple's length counts."""
+    (name, _), (wanted, length) = kind_of(got), kind_of(want)
+    if wanted in ("list", "tuple"):
+        return name in ("list", "tuple") and (wanted == "list" or len(_plain(got)) == length)
+    return name == wanted
+
+
+def kind_of(value: Any) -> tuple[str, int]:
+    """What kind of thing it is: number, truth, list, tuple (with its length), dict, text; "other" for the rest."""
+    value = _plain(value)
+    if isinstance(value, bool):
+        return "truth", 0
+    if isinstance(value, (int, float)):
+        return "number", 0
+    if isinstance(value, tuple):
+        return "tuple", len(value)
+    names = {list: "list", dict: "dict", str: "text"}
+    return next((n for t, n in names.items() if isinstance(value, t)), "other"), 0
+
+
 def _plain(value: Any) -> Any:
     """numpy and torch values as Python's own."""
     return value.tolist() if hasattr(value, "tolist") else value

@@ -17,10 +17,15 @@ class Free(Task):
     """check("…") notes the answer; reveal() shows the model answer and the checklist; grade(True, …) ends it.
 
     No machine judges the words. What is refused is what is no answer: too short, or the question over again.
+    closes: ids of the other tasks of a series; when they are solved too, the message "series" is added.
     """
 
     kind = "free"
     _good = "noted"
+
+    def __init__(self, id: str, stars: int, *, closes: tuple[str, ...] = (), **options: Any) -> None:
+        super().__init__(id, stars, **options)
+        self.closes = closes
 
     def _judge(self, answer: Any, *more: Any) -> dict[str, Any] | None:
         words = re.sub(r"\s+", "", answer) if isinstance(answer, str) else ""
@@ -43,6 +48,7 @@ class Free(Task):
         if "answer" not in store().get(self.id):
             display(Card(self.id, self.text.title, self._say("reveal.first"), "unanswered"))
             return
+        store().update(self.id, revealed=True)
         items = "\n".join(f"{i}. {item}" for i, (item, _) in enumerate(self.text.checklist, 1))
         marks = ", ".join(["…"] * len(self.text.checklist))
         body = f"{self.text.model}\n\n**{self._say('reveal.list', ticks=marks)}**\n\n{items}"
@@ -62,14 +68,17 @@ class Free(Task):
             return Verdict(self.id, "unanswered", "unanswered", self._say("unanswered.grade"))
         if "answer" not in store().get(self.id):
             return Verdict(self.id, "unanswered", "unanswered", self._say("grade.first"))
+        if store().get(self.id).get("revealed") is not True:
+            return Verdict(self.id, "unanswered", "unanswered", self._say("grade.reveal"))
         if len(ticks) != len(items):
             return Verdict(self.id, "refused", "grade.count", self._say("grade.count", n=len(items), got=len(ticks)))
         missing = [f"- **{item}**。{advice}" for (item, advice), tick in zip(items, ticks) if not _is_true(tick)]
         if missing:
             words = self._say("grade.missing", n=len(missing)) + "\n\n" + "\n".join(missing)
             return Verdict(self.id, "noted", "grade.missing", words + "\n\n" + self._say("grade.again"))
-        after = "\n\n" + self.text.after if self.text.after else ""
-        return Verdict(self.id, "solved", "solved", say("solved.free") + after)
+        done = self.closes and all(store().get(i).get("state") == "solved" for i in self.closes)
+        parts = [say("solved.free"), self.text.after, self.text.messages["series"] if done else ""]
+        return Verdict(self.id, "solved", "solved", "\n\n".join(p for p in parts if p))
 
 
 def _is_true(tick: Any) -> bool:

@@ -66,18 +66,21 @@ class Tail(io.StringIO):
 
 
 def call(fn: Callable[..., Any], *args: Any, limit: float = 5.0, **options: Any) -> Outcome:
-    """Call fn(*args) for at most `limit` seconds. Only an interrupt by the learner (the stop button) is let through."""
+    """Call fn(*args) for at most `limit` seconds. Only an interrupt by the learner (the stop button) is let through; a
+    KeyboardInterrupt that the code raises itself is a crash like others."""
     if is_empty(fn):
         return Outcome("unwritten")
     out = Tail()
     try:
-        with contextlib.redirect_stdout(out), time_limit(limit):
+        with interrupts() as pressed, contextlib.redirect_stdout(out), time_limit(limit):
             value = fn(*args, **options)
     except NotImplementedError as e:
         return Outcome("unwritten", printed=out.getvalue(), exception=e)
     except TimeLimit as e:
         return Outcome("timeout", None, "", *where(e), out.getvalue(), e)
-    except (Exception, SystemExit) as e:
+    except BaseException as e:
+        if isinstance(e, KeyboardInterrupt) and pressed:
+            raise
         words = f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
         return Outcome("crash", None, words, *where(e), out.getvalue(), e)
     return Outcome("ok", value, printed=out.getvalue())
@@ -105,6 +108,26 @@ def where(error: BaseException) -> tuple[int, str]:
             found = (at.tb_lineno, linecache.getline(name, at.tb_lineno, at.tb_frame.f_globals).strip())
         at = at.tb_next
     return found
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[list[int]]:
+    """A list that is no longer empty once somebody really interrupted the body (SIGINT reaches the main thread only)."""
+    pressed: list[int] = []
+    before = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
+    if not callable(before):
+        yield pressed
+        return
+
+    def ring(signum: int, frame: types.FrameType | None) -> None:
+        pressed.append(signum)
+        before(signum, frame)
+
+    signal.signal(signal.SIGINT, ring)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

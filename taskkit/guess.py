@@ -7,7 +7,7 @@ from typing import Any
 
 from .task import Task, store
 from .texts import fill, say
-from .units import parse
+from .units import option_of, parse
 from .verdict import Missed, Refused, Unanswered, Verdict, Wrong
 from .view import Card, Plain, display
 
@@ -62,7 +62,8 @@ class Predict(Task):
         noted = self._noted()
         if noted is None or not callable(experiment):
             words = self._say("run.first" if noted is None else "run.function")
-            display(Card(f"{self.id} {say('status.unanswered')}", self.text.title, words, "unanswered"))
+            state = "unanswered" if noted is None else store().get(self.id).get("state", "unanswered")
+            display(Card(f"{self.id} {say('status.' + state)}", self.text.title, words, state))
             return
         store().update(self.id, guess=noted)
         experiment()
@@ -96,11 +97,8 @@ class Predict(Task):
                 return parse(answer, self.unit)
             except Wrong as w:
                 raise Refused(w.code, w.rows, **w.values) from None
-        try:
-            key = str(answer).strip()[:1].upper()
-        except Exception:  # a learner's object may have no words
-            key = ""
-        if key not in options:
+        key = option_of(answer, options)
+        if key is None:
             raise Refused("not_an_option", [("guess", answer)], options="、".join(options))
         return key
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from .compare import alike, kind_of
 from .compare import same as same_value
 from .guard import Outcome
 from .task import Attempt, Task
 from .texts import say
-from .units import parse
+from .units import option_of, parse
 from .verdict import Stopped, Unanswered, Wrong
 from .view import Card, Plain, facts, short
 
@@ -73,7 +74,11 @@ class Code(Task):
             return
         code = self._diagnose(answer, cases, at, got)
         code = "no_return" if got is None and code == "differs" else code
-        raise Wrong(code, [*rows, ("got", got), ("want", want)], got=got, want=want)
+        values = {"got": got, "want": want}
+        if code == "differs" and want is not None and not alike(got, want):
+            name, length = kind_of(want)
+            code, values = "wrong_type", {**values, "kind": say(f"kind_of.{name}", n=length), "type": type(got).__name__}
+        raise Wrong(code, [*rows, ("got", got), ("want", want)], **values)
 
     def _diagnose(self, answer: Any, cases: list[tuple[Any, ...]], at: int, got: Any) -> str:
         """The typical mistake that explains this result and nearly all results on the cases that follow."""
@@ -103,14 +108,14 @@ class Code(Task):
         return ["check", "hint", "show"]
 
     def _draw(self, answer: Any) -> Any:
+        if answer is not None and not callable(answer):
+            raise Wrong("not_callable", type=type(answer).__name__)
         drawn = super()._draw(answer) if self.draw is not None else []
         things = drawn if isinstance(drawn, list) else [drawn]
         return [*things, self._table(answer)] if self.table else things
 
     def _table(self, fn: Callable[..., Any] | None) -> Card:
         """The first three cases: what should come out, and what does."""
-        if fn is not None and not callable(fn):
-            raise Wrong("not_callable", type=type(fn).__name__)
         rows = []
         for args in list(self.cases(self.rng()))[:3]:
             rows.append((say("row.input"), short(_Call(self.reference, args))))
@@ -167,7 +172,7 @@ class Choice(Task):
 
     def _judge(self, answer: Any, *more: Any) -> dict[str, Any] | None:
         options = self.text.options
-        picked = "".join(sorted({c for c in _text(answer).upper() if c.isalnum()}))
+        picked = option_of(answer, options) or "".join(sorted({c for c in _text(answer).upper() if c.isalnum()}))
         if not picked or set(picked) - set(options):
             raise Wrong("not_an_option", [("picked", answer)], options="、".join(options))
         for c in picked:

@@ -71,7 +71,8 @@ class Result:
     def _card(self, mine: str = MINE) -> Card:
         names = list(next(iter(self.goodput.values())))
         lines = []
-        for name in names:
+        places = {n: sum(self.ranking(c).index(n) for c in self.goodput) for n in names}
+        for name in sorted(names, key=lambda n: (places[n], n)):
             cells = []
             for course, scores in self.goodput.items():
                 place, score = self.ranking(course).index(name) + 1, scores[name]
@@ -81,7 +82,7 @@ class Result:
         courses = " | ".join(say(f"course.{c}") for c in self.goodput)
         head = f"| {say('race.head')} | {courses} |\n|---|{'---|' * len(self.goodput)}\n"
         reasons = [say("race.why", error=e) for e in self.errors.values()]
-        return Card(say("race"), "goodput", "\n\n".join([head + "\n".join(lines), *reasons]))
+        return Card(say("race"), "", "\n\n".join([head + "\n".join(lines), *reasons]))
 
     def __repr__(self) -> str:
         return repr(self._card())

@@ -8,7 +8,6 @@ shows then can't depend on who worked in the folder before.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import tempfile
@@ -49,7 +48,7 @@ class Store:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self.problem = ""
+        self.problem = self.set_aside = ""  # set_aside: the name that a damaged file got; whoever says so empties it
         self._tasks: dict[str, dict[str, Any]] = self._read()
 
     @classmethod
@@ -71,12 +70,12 @@ class Store:
         self._tasks[task_id] = {**old, **{k: keepable(v) for k, v in values.items()}}
         self._write()
 
-    def clear(self, task_ids: Iterable[str]) -> int:
-        """Forget these tasks; how many were known."""
+    def clear(self, task_ids: Iterable[str]) -> list[str]:
+        """Forget these tasks; which of them were known."""
         self._tasks = {**self._tasks, **self._read()}
         known = [i for i in task_ids if self._tasks.pop(i, None) is not None]
         self._write()
-        return len(known)
+        return known
 
     def _read(self) -> dict[str, dict[str, Any]]:
         if self.path is None or not self.path.exists():
@@ -87,9 +86,11 @@ class Store:
             return {str(k): dict(v) for k, v in tasks.items() if is_entry(dict(v))}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
             # Nothing a learner wrote is in there that can't be had again by running the cell: start anew, keep the old.
-            self.problem = type(e).__name__
-            with contextlib.suppress(OSError):
+            try:
                 os.replace(self.path, self.path.with_name(FILE + ".bad"))
+                self.set_aside = FILE + ".bad"
+            except OSError:
+                self.problem = type(e).__name__
             return {}
 
     def _write(self) -> None:

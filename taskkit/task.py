@@ -26,6 +26,9 @@ def store() -> Store:
     global _store
     if _store is None:
         _store = Store.here()
+    if _store.set_aside:
+        words, _store.set_aside = say("progress.aside", name=_store.set_aside), ""
+        display(Card(say("progress"), "", words, "wrong"))
     return _store
 
 
@@ -116,7 +119,7 @@ class Task:
             code = str(e) or ("unanswered.half" if self.attempt.half else "unanswered")
             return Verdict(self.id, "unanswered", "unanswered", self._say(code))
         except Wrong as w:
-            verdict = Verdict(self.id, w.status, w.code, self._explain(w), _rows(w.rows))
+            verdict = self._wrong(w)
         except Stopped as s:
             verdict = self._stopped(s.outcome)
         except Exception as e:  # an answer of a shape no judge thought of must not end in a traceback
@@ -131,6 +134,9 @@ class Task:
     def _say(self, key: str, **values: Any) -> str:
         """A common sentence; {t} in it is the task's variable in the notebook, {id} its number."""
         return say(key, **{"t": self.var, "id": self.id, **values})
+
+    def _wrong(self, w: Wrong) -> Verdict:
+        return Verdict(self.id, w.status, w.code, self._explain(w), _rows(w.rows), detail=str(w.values.get("detail", "")))
 
     def _explain(self, wrong: Wrong) -> str:
         own = self.text.messages.get(wrong.code)
@@ -172,6 +178,8 @@ class Task:
         card = Card(f"{self.id} {say('status.' + verdict.status)}", self.text.title, verdict.message, verdict.status)
         card.raw = view.facts(verdict.rows)
         card.tail = rows
+        if verdict.detail:
+            card.fold(say("detail"), verdict.detail)
         if verdict.printed:
             card.add(say("printed"), verdict.printed)
         return card
@@ -185,7 +193,7 @@ class Task:
         opened = int(store().get(self.id).get("hints", 0))
         n = opened + 1 if n is None else n
         if not isinstance(n, int) or n < 1:
-            raise TaskError(f"hint({n!r}): hints are counted from 1; this task has {len(hints)}.")
+            raise TaskError(self._say("hint.number", n=short(n, 40), total=len(hints)))
         if n > len(hints):
             words = self._say("hint.none", total=len(hints))
             words += self._say("hint.show") if "show" in self.verbs() else self._say("hint.read")
@@ -206,7 +214,7 @@ class Task:
         except Unanswered:
             things = self._draw(None)
         except Wrong as w:
-            things = self._card(Verdict(self.id, "wrong", w.code, self._explain(w), _rows(w.rows)))
+            things = self._card(self._wrong(w))
         except Stopped as s:
             things = self._card(self._stopped(s.outcome))
         except Exception as e:  # what came back is of a shape that no picture can be made of

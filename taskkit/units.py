@@ -21,7 +21,7 @@ UNITS: dict[str, tuple[str, float]] = {
     "block": ("blocks", 1), "blocks": ("blocks", 1), "行": ("rows", 1), "rows": ("rows", 1), "row": ("rows", 1),
     "tokens/s": ("rate", 1), "tokens/step": ("pace", 1), "requests/s": ("visits", 1), "req/s": ("visits", 1),
     "请求/秒": ("visits", 1), "个/秒": ("visits", 1), "/s": ("visits", 1), "美元": ("money", 1), "USD": ("money", 1),
-    "$": ("money", 1),
+    "$": ("money", 1), "个请求": ("rows", 1), "请求": ("rows", 1), "requests": ("rows", 1), "request": ("rows", 1),
 }  # fmt: skip
 COUNTS = ("number", "tokens", "steps", "blocks", "rows")
 COUNTERS = ("个", "人", "台", "块")  # go with whatever is counted
@@ -56,6 +56,16 @@ def parse(answer: Any, unit: str) -> float:
     if what != wanted_what:
         raise Wrong("unit_dimension" if unit else "unit_none", unit=given, wanted=unit)
     return value * size / wanted_size
+
+
+def option_of(answer: Any, options: dict[str, tuple[str, str]]) -> str | None:
+    """The key of the one option that is meant: its letter in either case, its words, or both; else None."""
+    words = _half_width(answer).strip() if isinstance(answer, str) else ""
+    for key, (text, _) in options.items():
+        text = _half_width(text)
+        if words.upper() == key or words in (text, f"{key} {text}"):
+            return key
+    return None
 
 
 def _finite(number: Any) -> float:

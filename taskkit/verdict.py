@@ -7,14 +7,21 @@ from typing import Any
 
 
 class TaskError(ValueError):
-    """taskkit was used in a way it isn't made for: an unknown task, a hint that does not exist, …"""
+    """taskkit was used in a way it isn't made for: an unknown task, a hint that does not exist, …
+
+    A notebook shows its words alone: a traceback through our code would help nobody.
+    """
+
+    def _render_traceback_(self) -> list[str]:  # what IPython asks an exception for
+        return [str(self)]
 
 
 class Wrong(Exception):
     """Raised by a judge. code: which message of the task (or of the common ones) says what is wrong.
 
     rows: (label key, value) shown under the message: "input", "got", "want", or any words. values: what the message's
-    {fields} stand for. status: what the verdict is called.
+    {fields} stand for; one called detail is the engine's own text, folded under the rest. status: what the verdict is
+    called.
     """
 
     status = "wrong"
@@ -54,7 +61,7 @@ class Verdict:
     right), or noted (a free answer that waits to be graded).
 
     code: the name of the message. message: the words, in the small markup of taskkit.view. rows: facts under it.
-    printed: what the learner's code printed, the last lines of it.
+    printed: what the learner's code printed, the last lines of it. detail: the engine's own words, where it refused.
     """
 
     task_id: str
@@ -63,6 +70,7 @@ class Verdict:
     message: str
     rows: list[tuple[str, str]] = field(default_factory=list)
     printed: str = ""
+    detail: str = ""
 
     @property
     def solved(self) -> bool:

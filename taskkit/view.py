@@ -46,13 +46,21 @@ class Card:
         self.raw += f'<p class="tk-dim">{escape(label)}</p><pre><code>{escape(text)}</code></pre>'
         self.tail += f"\n{label}\n{text}"
 
+    def fold(self, label: str, text: str) -> None:
+        """A text in small under the rest that opens with a click; a terminal shows it."""
+        style = 'style="margin:6px 0 0;overflow-wrap:anywhere"'
+        summary = f'<summary style="cursor:pointer">{escape(label)}</summary>'
+        self.raw += f'<details class="tk-dim" {style}>{summary}{escape(text)}</details>'
+        self.tail += f"\n{label}: {text}"
+
     def __repr__(self) -> str:
         first = " · ".join(x for x in (self.head, self.tag, self.dim) if x)
         return encodable(f"{first}\n{self.body}{self.tail}".rstrip())
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         dim = f'<span class="tk-dim">{escape(self.dim)}</span>' if self.dim else ""
-        head = f'<b>{inline(self.head)}</b> <span class="tk-tag">{escape(self.tag)}</span> {dim}'
+        tag = f'<span class="tk-tag">{escape(self.tag)}</span>' if self.tag else ""
+        head = f"<b>{inline(self.head)}</b> {tag} {dim}"
         html = f'<style>{CSS}</style><div class="tk tk-{self.status}"><div class="tk-head">{head}</div>'
         return {"text/plain": repr(self), "text/html": encodable(f"{html}{markup(self.body)}{self.raw}</div>")}
 

@@ -15,6 +15,7 @@ from ..pictures import beside, player
 from ..task import Attempt, Task
 from ..texts import say
 from ..verdict import Stopped, Unanswered, Wrong
+from ..view import Plain, short
 
 LLAMA, A100 = roofline.get_model("Llama-3-8B"), roofline.get_hardware("A100-80GB")
 ROOM = 0.9 * A100.memory - LLAMA.weight_bytes
@@ -181,7 +182,7 @@ def _guarded(policy: Any, pairs: Any, attempt: Attempt) -> Any:
         code = "stalls" if "stalls" in str(out.exception) else "broken_plan"
         if code == "stalls" and not any(e.kind == "admitted" for step in steps for e in step.events):
             code = "does_nothing"
-        raise Wrong(code, [("input", pairs)], error=str(out.exception))
+        raise Wrong(code, [("input", Plain(f"pairs={short(pairs)}"))], detail=str(out.exception))
     if out.kind != "ok":
         raise Stopped(out)
     return out.value
@@ -211,7 +212,7 @@ def _draw_runtime(answer: Any, attempt: Attempt) -> Any:
 
 TASKS: list[Task] = [
     Derive(
-        "03.1", 1, value=lambda: ROOM / LLAMA.kv_bytes(CONTEXT), unit="rows",
+        "03.1", 1, value=lambda: ROOM / LLAMA.kv_bytes(CONTEXT), unit="个请求",
         slips={
             "no_weights": lambda: 0.9 * A100.memory / LLAMA.kv_bytes(CONTEXT),
             "all_memory": lambda: (A100.memory - LLAMA.weight_bytes) / LLAMA.kv_bytes(CONTEXT),

@@ -17,6 +17,7 @@ from ..pictures import beside, player
 from ..task import Attempt, Task
 from ..texts import say
 from ..verdict import Unanswered, Wrong
+from ..view import Card, Plain, short
 from .toysched import EvictsOldest, check_jobs, guarded, is_missing, serve, two_parts
 
 A100, LLAMA = roofline.get_hardware("A100-80GB"), roofline.get_model("Llama-3-8B")
@@ -71,13 +72,20 @@ def _draw_maps(fn: Any) -> Any:
 
     def row(start: Any) -> dict[str, list[int]]:
         held = {"X": [i for i, f in enumerate(free) if not f]}
-        inside = isinstance(start, int) and start >= 0 and start + need <= len(free)
+        inside = type(start) is int and start >= 0 and start + need <= len(free)
         return {**held, "R": list(range(start, start + need))} if inside else held
 
+    start, off = None, False
     rows = {say("show.want"): row(first_run(free, tokens, size))}
     if fn is not None:
-        rows[say("show.you")] = row(fn(list(free), tokens, size))
-    return blocks(f"R: {tokens} tokens, block_size {size}; X: in use", len(free), rows)
+        start = fn(list(free), tokens, size)
+        rows[say("show.you")] = row(start)
+        off = start is not None and "R" not in rows[say("show.you")]
+    picture = blocks(f"R: {tokens} tokens, block_size {size}; X: in use", len(free), rows)
+    if not off:
+        return picture
+    words = say("show.off_map", got=start, need=need, last=len(free) - 1)
+    return [Card("06.2", say("status.wrong"), words, "wrong"), picture]
 
 
 # -- 06.3: TGI's next_batch -------------------------------------------------------------------------------------
@@ -187,7 +195,7 @@ def _thrash_then_calm(answer: Any, attempt: Attempt) -> dict[str, Any]:
         raise Unanswered
     computed = needed = steps = alone = 0
     for given in [list(jobs), *hidden_jobs()]:
-        run = guarded(policy, attempt, lambda p, g=given: serve(p, g, BLOCKS, SLOTS), given)  # type: ignore[misc]
+        run = guarded(policy, attempt, lambda p, g=given: serve(p, g, BLOCKS, SLOTS), Plain(f"jobs={short(given)}"))  # type: ignore[misc]
         if any(o.finish_reason != "length" for o in run.outputs):
             raise Wrong("gives_up", [("input", given)])
         computed, needed = computed + run.metrics.computed_tokens, needed + _needed(given)
@@ -206,7 +214,7 @@ def _draw_thrash(answer: Any, attempt: Attempt) -> Any:
     before = serve(EvictsOldest(), jobs, BLOCKS, SLOTS)
     if is_missing(policy):
         return player(before)
-    after = guarded(policy, attempt, lambda p: serve(p, jobs, BLOCKS, SLOTS), jobs)
+    after = guarded(policy, attempt, lambda p: serve(p, jobs, BLOCKS, SLOTS), Plain(f"jobs={short(jobs)}"))
     return beside(before, after, ("evicts-oldest", say("show.you")))
 
 
@@ -220,7 +228,7 @@ def _recompute() -> float:
 
 TASKS: list[Task] = [
     Derive(
-        "06.1", 1, value=lambda: 9600 // 512, unit="rows",
+        "06.1", 1, value=lambda: 9600 // 512, unit="个请求",
         slips={"fraction": lambda: 18.75, "paged": lambda: 153600 / 450, "pow2": lambda: 153600 // 556,
                "blocks": lambda: 9600 / 8192, "prompt": lambda: 153600 / 300},
     ),

@@ -160,6 +160,6 @@ TASKS: list[Task] = [
     ),
     Judged("07.5", 2, judge=stall_then_mend, draw=draw_stall, limit=20.0),
     Judged("07.6", 3, judge=starve_then_mend, draw=draw_starve, limit=20.0),
-    Judged("07.7", 3, kind="code", judge=beats_vllm, draw=draw_race, racing=True, limit=30.0),
+    Judged("07.7", 2, kind="code", judge=beats_vllm, draw=draw_race, racing=True, limit=30.0),
     Free("07.8", 2),
 ]  # fmt: skip

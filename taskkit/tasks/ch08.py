@@ -147,7 +147,7 @@ TASKS: list[Task] = [
         },
     ),
     Derive(
-        "08.3", 1, value=lambda: 8 * (0.4 + 200 * 0.010), unit="rows", rel=0.02,
+        "08.3", 1, value=lambda: 8 * (0.4 + 200 * 0.010), unit="个请求", rel=0.02,
         slips={"no_queue": lambda: 8 * 200 * 0.010, "divided": lambda: 8 / 2.4, "stay": lambda: 2.4,
                "tokens": lambda: 8 * 200.0, "milliseconds": lambda: 8 * (0.4 + 200 * 10)},
     ),

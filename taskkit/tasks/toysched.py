@@ -5,6 +5,7 @@ Their faults are the exercise: do not copy from here.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -106,8 +107,9 @@ def serve_or_stall(policy: Any, *args: Any, **options: Any) -> Any:
 
 
 def guarded(policy: Any, attempt: Attempt, run: Callable[[Any], Any], shown: Any) -> Any:
-    """run(policy) for a learner's policy, a class or an object. Raises Wrong where the engine refuses a plan:
-    "stalls" or "broken_plan" ({error}), "not_a_policy" for what has no plan(state)."""
+    """run(policy) for a learner's policy, a class or an object. shown: what it ran on, in words. Raises Wrong where the
+    engine refuses a plan: "stalls" or "broken_plan" ({step}, and the engine's words as detail), "not_a_policy" for what
+    has no plan(state)."""
     if not callable(getattr(policy, "plan", None)):
         raise Wrong("not_a_policy", [("got", policy)])
     out = attempt.outcome(lambda: run(policy() if isinstance(policy, type) else policy))
@@ -116,9 +118,11 @@ def guarded(policy: Any, attempt: Attempt, run: Callable[[Any], Any], shown: Any
     if isinstance(out.exception, minirt.PolicyError):
         words = str(out.exception)
         empty = "NoneType" in words
+        at = re.search(r"\bstep (\d+)", words)
+        step = at[1] if at else "?"
         if empty and is_unwritten(policy):
             raise Unanswered
-        raise Wrong("stalls" if "stall" in words else "broken_plan", [("input", shown)], error=words)
+        raise Wrong("stalls" if "stall" in words else "broken_plan", [("input", shown)], step=step, detail=words)
     if out.kind != "ok":
         raise Stopped(out)
     return out.value

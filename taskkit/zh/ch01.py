@@ -59,6 +59,7 @@ TEXTS = {
             "computed": "第二个数应当只数浪费的行，你给的是有用加浪费的总数。",
             "steps": "第二个数你给了步数。一步里可能有好几行在陪跑，要按行数。",
             "swapped": "两个数的次序反了：先 `useful`，后 `wasted`。",
+            "wrong_type": "要返回两个数的元组 `(useful, wasted)`，收到的是 {type}。",
         },
         why="有用行和浪费行分开数，才能知道调度到底亏在哪里：`RunMetrics.wasted_rows` 数的就是后者。",
         after="引擎里的 `StaticPolicy` 真的把陪跑的行送进前向计算，所以 `metrics.wasted_rows` 是实测出来的。",

@@ -55,6 +55,7 @@ TEXTS = {
             "`min` 之后还要知道是谁最小：放进字典，再 `min(d, key=d.get)`。",
         ],
         messages={
+            "wrong_type": "要返回一对 `(B, 谁)`，收到的是 {type}。",
             "largest": "三个约束要**同时**满足，所以取最小的，不是最大的。",
             "no_weights": "slo 一项忘了权重：每一步不管几行，先要把权重读一遍，剩下的时间才归 KV。",
             "per_prompt": "compute 一项你用了 `prefill_budget / prompt`，那是一步里能新进几个。一个请求要待 `output` 步，所以同时在批里的有 `output` 倍。",
@@ -100,7 +101,7 @@ TEXTS = {
             "preempts": "你用了抢占。这一题要的是让它根本不会发生的准入判断。",
             "does_nothing": "你的 policy 一个人也没有放进来。`plan` 里要给 `state.waiting` 里的人 `p.admit(seq)`，给已经在批里的人 `p.prefill(seq)`、`p.decode(seq)`。",
             "stalls": "引擎停住了：批里的请求都要新块，块却没有了，谁也走不动，谁也不退。这是死锁，根子同样在准入。",
-            "broken_plan": "引擎不接受这个 plan：{error}",
+            "broken_plan": "引擎不接受这个 plan：它违反了一条规则，原文在下面。",
             "serial": "人人都完成了，但一共用了 {steps} 步，串行才 {alone} 步：几乎没有同时跑。放得下的时候要让人进来。",
         },
         after="{aborted} 个请求不再被中止，总共 {steps} 步（串行 {alone} 步）。代价也看到了：按最坏情形记账，座位常常空着。"

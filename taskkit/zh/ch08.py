@@ -12,6 +12,7 @@ TEXTS = {
         "不足两个 token 时没有间隔，返回 `None`。",
         hints=["n 个 token 之间有几个间隔？", "两个量的起点相同，都是 `times[0]`；只有终点不同。"],
         messages={
+            "wrong_type": "要返回两个数的元组 `(tpot, tpot_charged)`，收到的是 {type}。",
             "by_n": "n 个 token 之间只有 n − 1 个间隔。",
             "from_arrival": "起点是**首 token** 的时刻，不是 0。之前的等待属于 TTFT，不能再算一遍。",
             "largest_gap": "你取了最大的间隔。那是 ITL 的最大值；TPOT 是平均。",

@@ -100,7 +100,7 @@ ANSWERS = {
         [step_loop, lambda ls, b: [step[::-1] for step in step_loop(ls, b)]],
         [(static_loop, "static"), (refilled_late, "late"), (shortest_first, "shortest_first"), (from_the_back, "last_first"),
          (lambda ls, b: step_loop(ls, 99), "no_slots"), (lambda ls, b: step_loop(ls, 1), "one_by_one"),
-         (lambda ls, b: len(step_loop(ls, b)), "differs")],
+         (lambda ls, b: len(step_loop(ls, b)), "wrong_type")],
     ),
     "02.5": Answers(["A"], [("B", "chosen_wrong"), ("C", "chosen_wrong"), ("D", "chosen_wrong")]),
     "02.6": Answers(

@@ -143,7 +143,7 @@ ANSWERS = {
     "03.3": Answers(
         [limits],
         [(largest, "largest"), (without_weights, "no_weights"), (admissions_a_step, "per_prompt"), (below_zero, "negative"),
-         (lambda *a: limits(*a)[0], "differs")],
+         (lambda *a: limits(*a)[0], "wrong_type")],
     ),
     "03.4": Answers(["C"], [("A", "chosen_wrong"), ("B", "chosen_wrong"), ("D", "chosen_wrong")]),
     "03.5": Answers(

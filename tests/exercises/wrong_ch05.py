@@ -172,7 +172,7 @@ ANSWERS = {
         [lambda t, p, s: (t[p // s], p % s), lambda t, p, s: [t[p // s], p - p // s * s]],
         [(lambda t, p, s: (p // s, p % s), "logical"), (lambda t, p, s: t[p // s] * s + p % s, "flat"),
          (lambda t, p, s: (p % s, t[p // s]), "swapped"), (lambda t, p, s: (t[p // s], p), "whole_position"),
-         (lambda t, p, s: (t[(p + 1) // s], (p + 1) % s), "from_one"), (lambda t, p, s: t[p], "differs")],
+         (lambda t, p, s: (t[(p + 1) // s], (p + 1) % s), "from_one"), (lambda t, p, s: t[p], "wrong_type")],
     ),
     "05.3": Answers(
         [grown],

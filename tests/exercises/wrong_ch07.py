@@ -137,6 +137,28 @@ class Racer(Base):
         return seq.max_new_tokens + seq.remaining / 8
 
 
+class ReadmeShortest(Base):
+    """The README's example, as it stands there."""
+
+    def plan(self, state):
+        p = minirt.Planner(state)
+        for seq in state.running:
+            if not p.decode(seq):
+                p.preempt(seq)
+        for seq in sorted(state.waiting, key=lambda s: s.max_new_tokens):
+            if not p.admit(seq):
+                break
+        return p.plan
+
+
+class LongOnly(Racer):
+    """Never more than twelve at once, where answers of a chat want more."""
+
+    def fits(self, promised, state):
+        short = all(s.num_prompt <= 256 for s in [*state.running, *state.waiting])
+        return not short or len(state.running) + len(state.prefilling) < 12
+
+
 class Sheds(Racer):
     def plan(self, state):
         plan = super().plan(state)
@@ -171,7 +193,7 @@ ANSWERS = {
         [(lambda r, c, b: [min(n, c) for n in r], "no_budget"), (lambda r, c, b: [min(n, c, b) for n in r], "budget_each"),
          (lambda r, c, b: pieces(r, b, b), "no_chunk"), (whole_pieces, "only_whole"),
          (lambda r, c, b: [n for n in pieces(r, c, b) if n > 0], "drops_zeros"),
-         (lambda r, c, b: [min(n, c, b // len(r)) for n in r], "even_share"), (lambda r, c, b: sum(pieces(r, c, b)), "differs")],
+         (lambda r, c, b: [min(n, c, b // len(r)) for n in r], "even_share"), (lambda r, c, b: sum(pieces(r, c, b)), "wrong_type")],
     ),
     "07.3": Answers(
         [evict(last)],
@@ -202,7 +224,7 @@ ANSWERS = {
     ),
     "07.7": Answers(
         [Racer, Racer()],
-        [(VllmPolicy, "a_copy"), (MiniRuntimePolicy, "gives_up"), (Books, "beats_nowhere"), (Sheds, "gives_up"), (Idle, "stalls"), (NoReturn, "broken_plan"), (7, "not_a_policy")],
+        [(VllmPolicy, "a_copy"), (MiniRuntimePolicy, "gives_up"), (Books, "beats_nowhere"), (ReadmeShortest, "beats_too_few"), (LongOnly, "loses_too_much"), (Sheds, "gives_up"), (Idle, "stalls"), (NoReturn, "broken_plan"), (7, "not_a_policy")],
     ),
     "07.8": Answers(
         [Ticks(GOOD, (True, True, True, True))],

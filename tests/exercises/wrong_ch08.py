@@ -52,7 +52,7 @@ ANSWERS = {
          (lambda t, r: both(t, r) and both(t, r)[::-1], "swapped"),
          (lambda t, r: both(t, r) and (max(b - a for a, b in zip(t, t[1:])), both(t, r)[1]), "largest_gap"),
          (lambda t, r: both(t, r) and (both(t, r)[0], (r - t[-1]) / (len(t) - 1)), "only_the_wait"),
-         (lambda t, r: both(t, r) and both(t, r)[0], "differs")],
+         (lambda t, r: both(t, r) and both(t, r)[0], "wrong_type")],
     ),
     "08.2": Answers(
         [per_second(fine)],

@@ -99,7 +99,7 @@ ANSWERS = {
     ),
     "09.4": Answers(
         [VllmPolicy(max_num_batched_tokens=256)],
-        [(VllmPolicy, "still_long"), (MiniRuntimePolicy(8192, 8192), "unchanged"), (MiniRuntimePolicy(256, 256), "two_forwards"),
+        [(VllmPolicy, "still_long"), (VllmPolicy(max_num_batched_tokens=384), "still_long"), (MiniRuntimePolicy(8192, 8192), "unchanged"), (MiniRuntimePolicy(256, 256), "two_forwards"),
          (VllmPolicy(max_num_batched_tokens=64), "too_fine"), (Refuses, "gives_up"), (Waits, "long_never_comes"), ("vllm", "not_a_policy")],
     ),
     "09.5": Answers(

@@ -27,7 +27,7 @@ from taskkit.verdict import TaskError, Wrong
 def store() -> Iterator[Store]:
     kept = Store(None)
     taskkit.use(kept)
-    taskkit.reset()  # a prediction that another test locked
+    taskkit.reset("all")  # a prediction that another test locked
     yield kept
     taskkit.use(None)
 
@@ -112,8 +112,12 @@ def test_exit_is_a_crash_and_an_interrupt_is_let_through() -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
+    out = guard.call(interrupted)  # nobody pressed anything
+    assert (out.kind, out.error) == ("crash", "KeyboardInterrupt") and "raise KeyboardInterrupt" in out.source
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        guard.call(interrupted)
+        guard.call(lambda: signal.raise_signal(signal.SIGINT))
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_recursion_without_end_is_a_crash() -> None:
@@ -242,11 +246,15 @@ def test_killed_while_writing_the_file_is_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"tasks": 3}', '{"tasks": {"01.1": 5}}', "\x00\xff"])
-def test_a_damaged_file_is_set_aside(tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_is_set_aside(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / FILE
     path.write_text(text, encoding="utf-8")
     store = Store(path)
-    assert store.get("01.1") == {} and store.problem
+    assert store.get("01.1") == {} and store.set_aside == FILE + ".bad" and not store.problem
+    taskkit.use(store)
+    taskkit.progress("01")
+    taskkit.progress("01")
+    assert capsys.readouterr().out.count("已改名为 .progress.json.bad") == 1
     store.update("01.1", state="solved")
     assert Store(path).get("01.1")["state"] == "solved"
     assert path.with_name(FILE + ".bad").read_text(encoding="utf-8") == text
@@ -278,12 +286,20 @@ def test_progress_and_reset(store: Store, capsys: pytest.CaptureFixture[str]) ->
     taskkit.task("01.4").check("B")
     assert "1 / 10" in repr(taskkit.progress("04")) and "1 / 6" in repr(taskkit.progress("01"))
     assert "2 / " in repr(taskkit.progress())
-    taskkit.reset("04.1")
+    assert "1 / 6" in repr(taskkit.progress(1))
+    assert "已清除 1 题的进度：04.1。" in repr(taskkit.reset("04.1"))
+    assert "还没有进度" in repr(taskkit.reset("04.1"))
     assert store.get("04.1") == {} and store.get("04.10") != {}
-    taskkit.reset("01")
-    assert store.get("01.4") == {} and store.get("04.10") != {}
-    for unknown in ("1", "zz", "01.99"):
-        with pytest.raises(TaskError, match=f"'{unknown}'.*chapters"):
+    for unknown, said in (("77", "没有第 77 章.*01"), ("zz", "没有第 zz 章"), ("01.9", r"没有 01\.9 .*是 01\.\d 吗")):
+        with pytest.raises(TaskError, match=said):
             taskkit.reset(unknown)
-    taskkit.reset()
+    for nothing in ("", " ", None):
+        with pytest.raises(TaskError, match=r'reset\("all"\)'):
+            taskkit.reset(nothing)
+    with pytest.raises(TaskError):
+        taskkit.reset()
+    assert store.get("01.4") != {}
+    taskkit.reset("1")
+    assert store.get("01.4") == {} and store.get("04.10") != {}
+    taskkit.reset("all")
     assert store.get("04.10") == {}

@@ -141,6 +141,16 @@ def test_why_a_policy_has_no_goodput(policy: Any, reason: str, monkeypatch: pyte
     assert "yours" not in card and "#" not in card
 
 
+def test_the_table_is_in_order_of_rank_under_one_title() -> None:
+    goodput: dict[str, dict[str, float | None]] = {
+        "chat": {"yours": 2.0, "a": 1.0, "b": 3.0}, "burst": {"yours": 5.0, "a": 1.0, "b": None},
+    }  # fmt: skip
+    card = Result(goodput, {})._card()
+    rows = [line.split("|")[1].strip() for line in card.body.splitlines()[2:]]
+    assert rows == ["**你的策略**", "b", "a"]  # 2 + 1, 1 + 3, 3 + 2
+    assert "tk-tag" not in card._repr_mimebundle_()["text/html"].split("</style>")[1]
+
+
 def test_racing_twice_in_one_kernel() -> None:
     # A submodule of the function's name would replace the function in the package when it is imported.
     for _ in range(2):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import taskkit
 from taskkit import view
 from taskkit.kinds import Code
-from taskkit.store import FILE, Store
+from taskkit.store import Store
 from taskkit.texts import Text, fill
 from taskkit.verdict import TaskError
 
@@ -22,7 +19,7 @@ from taskkit.verdict import TaskError
 def store() -> Iterator[Store]:
     kept = Store(None)
     taskkit.use(kept)
-    taskkit.reset()  # a prediction that another test locked
+    taskkit.reset("all")  # a prediction that another test locked
     yield kept
     taskkit.use(None)
 
@@ -31,9 +28,12 @@ def store() -> Iterator[Store]:
 
 
 def test_unknown_tasks_are_named(store: Store) -> None:
-    with pytest.raises(TaskError, match=r"01\.9.*01\.1"):
+    with pytest.raises(TaskError, match=r"01\.9.*是 01\.\d 吗"):
         taskkit.task("01.9")
-    with pytest.raises(TaskError, match="chapters with tasks"):
+    with pytest.raises(TaskError, match=r"是 01\.2 吗") as e:
+        taskkit.task("1.2")
+    assert e.value._render_traceback_() == [str(e.value)]  # the words alone, in a notebook
+    with pytest.raises(TaskError, match="有题的章"):
         taskkit.task("77.1")
 
 
@@ -80,10 +80,34 @@ def test_what_is_no_guess_is_not_noted(store: Store, capsys: pytest.CaptureFixtu
     for answer in ("64 furlongs", "64 MB", "many", float("nan")):
         taskkit.task("02.3").check(answer)
         assert not taskkit.task("02.3").predict(guess=answer).locked
-    taskkit.task("01.4").check("E")
+    for answer in ("E", "banana", "AB", ["A"]):
+        taskkit.task("01.4").check(answer)
+        assert not taskkit.task("01.4").predict(guess=answer).locked
     assert store.get("02.3") == store.get("01.4") == {}
     said = capsys.readouterr().out
-    assert said.count("○ 没有收下") == 9 and "✗" not in said
+    assert said.count("○ 没有收下") == 16 and "✗" not in said
+
+
+@pytest.mark.parametrize("answer", ["A", "a", " Ａ ", "1 倍：没有变化", "A 1 倍：没有变化"])
+def test_a_choice_is_its_letter_or_its_words(answer: str) -> None:
+    assert taskkit.task("01.4").judge(answer).solved
+    options = taskkit.task("06.5").text.options
+    assert taskkit.task("06.5").judge(options["C"][0]).solved
+
+
+def test_a_grade_waits_for_the_model_answer(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    t = taskkit.task("09.5")
+    t.check("那一步所有 decode 都要等整段 prefill 算完，大约五十倍，平均值却看不出来；修法是切块并混批。")
+    t.grade(True, True, True, True)
+    assert "先运行 `t5.reveal()`" in capsys.readouterr().out and store.get("09.5")["state"] == "noted"
+    t.reveal()
+    t.grade(True, True, True, True)
+    said = capsys.readouterr().out
+    assert store.get("09.5")["state"] == "solved" and "思考题 3 完成" in said and "三道思考题" not in said
+    store.update("02.7", state="solved")
+    assert "三道思考题" not in t.judge_ticks(True, True, True, True).message
+    store.update("04.10", state="solved")
+    assert "三道思考题都做完了" in t.judge_ticks(True, True, True, True).message
 
 
 def test_a_guess_with_its_unit(store: Store) -> None:
@@ -115,6 +139,11 @@ def test_a_guess_that_was_run_stays(store: Store, capsys: pytest.CaptureFixture[
     assert t.predict(guess="A").guess.startswith("B")
     t.run(print("no function"))
     assert "不带括号" in capsys.readouterr().out
+    t.check()
+    capsys.readouterr()
+    t.run(None)
+    said = capsys.readouterr().out
+    assert "◐ 已揭晓" in said and "未作答" not in said
 
 
 def test_a_refused_free_answer_and_a_grade_with_gaps(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,6 +153,7 @@ def test_a_refused_free_answer_and_a_grade_with_gaps(store: Store, capsys: pytes
     assert "○ 没有收下" in said and "✗" not in said
     assert "○ 未作答" in repr(taskkit.progress("07")) and store.get("07.8") == {}
     t.check("资源要守恒，块要还清；不能卡死，不能饿死；答案不随调度改变。")
+    t.reveal()
     t.grade(True, False, True, False)
     said = capsys.readouterr().out
     assert "✎ 已记下" in said and "✗" not in said and "缺 2 条" in said and "07.5" in said and "第 07 章第 9 节" in said
@@ -239,52 +269,3 @@ def test_fill_leaves_other_braces() -> None:
 def test_short() -> None:
     assert view.short([1.23456789, (2,), {"k": None}]) == "[1.23457, (2,), {'k': None}]"
     assert len(view.short(list(range(1000)))) < 260
-
-
-# -- odd answers -----------------------------------------------------------------------------------
-
-
-class Mute:
-    def __repr__(self) -> str:
-        raise RuntimeError("no words")
-
-
-@pytest.mark.parametrize(
-    "task_id, fn",
-    [("01.5", lambda n, b: []), ("01.5", lambda n, b: [0] * 8), ("01.5", lambda n, b: ["x"]),
-     ("03.5", lambda *a: -1), ("02.4", lambda *a: "x"), ("04.4", lambda *a: []), ("04.4", lambda *a: Mute())],
-)  # fmt: skip
-def test_show_never_raises(task_id: str, fn: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    taskkit.task(task_id).show(fn)
-    assert capsys.readouterr().out.strip()
-
-
-ODD = {
-    "surrogate": "\ud83d", "huge": 10**5000, "-huge": -(10**5000), "mute": Mute(), "returns mute": lambda *a: Mute(),
-    "returns huge": lambda *a: 10**5000,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("answer", ODD.values(), ids=ODD)
-@pytest.mark.parametrize("task_id", ["01.1", "01.4", "01.5", "04.4", "04.10"])
-def test_odd_answers_are_wrong_and_end_in_a_card(
-    task_id: str, answer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    taskkit.use(Store(tmp_path / FILE))
-    taskkit.task(task_id).check(answer)
-    capsys.readouterr().out.encode("utf-8")
-    assert taskkit.task(task_id).judge(answer).status == ("refused" if task_id in ("01.4", "04.10") else "wrong")
-    assert not Store(tmp_path / FILE).problem
-
-
-def test_entries_of_another_shape_count_as_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    good = {"state": "solved", "tries": 2}
-    entries = {"01.1": {"tries": "x", "hints": "y", "state": 5}, "01.2": {"state": []}, "01.4": good}
-    (tmp_path / FILE).write_text(json.dumps({"tasks": entries}), encoding="utf-8")
-    kept = Store(tmp_path / FILE)
-    assert kept.get("01.1") == {} and kept.get("01.2") == {} and kept.get("01.4") == good
-    taskkit.use(kept)
-    taskkit.progress("01")
-    taskkit.task("01.1").hint()
-    taskkit.task("01.1").check("x")
-    assert kept.get("01.1") == {"hints": 1, "state": "wrong", "tries": 1, "answer": "x"}
