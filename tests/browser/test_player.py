@@ -266,6 +266,8 @@ def test_shown_step_numbers_are_those_of_the_metrics(browser, tmp_path):
     page.click(".mrt-next")
     assert page.locator(".mrt-readout").inner_text() == "第 1 步 / 8"
     page.click(".mrt-last")
+    assert page.locator(".mrt-readout").inner_text() == "结束后"
+    page.click(".mrt-back")
     assert page.locator(".mrt-readout").inner_text() == "第 8 步 / 8"
     page.close()
 
