@@ -8,7 +8,7 @@ kinder than life: max_new_tokens is how long an answer really gets, so a policy 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -54,10 +54,14 @@ COURSES = (
 
 @dataclass
 class Result:
-    """goodput: course -> policy -> requests a second; a policy that failed has None there, and its error in `errors`."""
+    """goodput: course -> policy -> requests a second; a policy that failed has None there, and why in `errors`.
+
+    details: policy -> the engine's own words, where it refused a plan.
+    """
 
     goodput: dict[str, dict[str, float | None]]
     errors: dict[str, str]
+    details: dict[str, str] = field(default_factory=dict)
 
     def ranking(self, course: str) -> list[str]:
         """Policies, the best first; ties by name."""
@@ -82,7 +86,10 @@ class Result:
         courses = " | ".join(say(f"course.{c}") for c in self.goodput)
         head = f"| {say('race.head')} | {courses} |\n|---|{'---|' * len(self.goodput)}\n"
         reasons = [say("race.why", error=e) for e in self.errors.values()]
-        return Card(say("race"), "", "\n\n".join([head + "\n".join(lines), *reasons]))
+        card = Card(say("race"), "", "\n\n".join([head + "\n".join(lines), *reasons]), dim=say("race.order"))
+        for words in self.details.values():
+            card.fold(say("detail"), words)
+        return card
 
     def __repr__(self) -> str:
         return repr(self._card())
@@ -105,6 +112,7 @@ def race(
         raise TaskError(problem)
     goodput: dict[str, dict[str, float | None]] = {}
     errors: dict[str, str] = {}
+    details: dict[str, str] = {}
     for at, course in enumerate(courses):
         scores: dict[str, float | None] = {}
         for who in (name, *minirt.POLICIES):
@@ -120,8 +128,10 @@ def race(
             scores[who] = out.value
             if out.kind != "ok":
                 errors[who] = reason(out, course)
+                if isinstance(out.exception, minirt.PolicyError):
+                    details[who] = str(out.exception)
         goodput[course.name] = scores
-    return Result(goodput, errors)
+    return Result(goodput, errors, details)
 
 
 def maker(policy: Any) -> tuple[Callable[[], Any] | None, str]:
@@ -147,7 +157,7 @@ def reason(out: Outcome, course: Course) -> str:
     at = say("race.line", line=out.line, source=out.source) if out.line else ""
     words = {"course": say(f"course.{course.name}"), "limit": f"{LIMIT_S:g}", "error": out.error, "at": at}
     if isinstance(out.exception, minirt.PolicyError):
-        return say("race.refused", **{**words, "error": str(out.exception)})
+        return say("race.stalls" if "stalls" in str(out.exception) else "race.refused", **words)
     return say(f"race.{out.kind}", **words)
 
 

@@ -69,8 +69,10 @@ def test_the_same_race_comes_out_the_same(result: Result) -> None:
 
 def test_a_policy_that_fails_comes_last_and_says_why() -> None:
     found = race(Stalls, COURSES[:1])
-    assert found.goodput["chat"]["yours"] is None and "stalls" in found.errors["yours"]
+    assert found.goodput["chat"]["yours"] is None and "卡住了" in found.errors["yours"]
     assert found.ranking("chat")[-1] == "yours" and found.errors["yours"] in repr(found)
+    html = found._repr_mimebundle_()["text/html"]
+    assert html.index("卡住了") < html.index("<details") < html.index("the policy stalls")
 
 
 def test_what_is_no_policy() -> None:
@@ -125,6 +127,11 @@ class Crashes(ShortestFirst):
         return super().plan(state)
 
 
+class BreaksARule(ShortestFirst):
+    def plan(self, state: Any) -> Any:
+        return None
+
+
 class Endless(ShortestFirst):
     def plan(self, state: Any) -> Any:
         while True:
@@ -132,7 +139,8 @@ class Endless(ShortestFirst):
 
 
 @pytest.mark.parametrize(
-    "policy, reason", [(Crashes, "KeyError: 'nobody'"), (Stalls, "引擎不接受"), (Endless, "跑了 0.2 秒")]
+    "policy, reason",
+    [(Crashes, "KeyError: 'nobody'"), (Stalls, "卡住了"), (BreaksARule, "引擎不接受"), (Endless, "跑了 0.2 秒")],
 )
 def test_why_a_policy_has_no_goodput(policy: Any, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taskkit.racing.LIMIT_S", 0.2 if policy is Endless else 10.0)
