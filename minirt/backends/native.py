@@ -149,7 +149,8 @@ class NativeBackend:
         """Which forward runs, and why it is the plain one where it is."""
         if self.forward == self.lm.decoder.forward:
             return f"plain ({why_plain(self.lm.decoder)})" if self.device.type == "cpu" else "plain"
-        return {"CpuForward": "CPU kernels", "GraphForward": "CUDA graphs"}[type(self.forward).__name__]
+        name = type(self.forward).__name__
+        return {"CpuForward": "CPU kernels", "GraphForward": "CUDA graphs"}.get(name, name)
 
     def describe(self) -> dict[str, Any]:
         """What the trace's header says of this backend."""
