@@ -34,7 +34,7 @@ from benchmarks.arguments import positive, positives
 from minirt.backends import native
 from minirt.backends.base import BatchDecodeInput, ForwardBatch
 from minirt.backends.simulated import SimulatedBackend
-from minirt.model.fast_cpu import KNOWN_LINEARS, CpuForward, PackedLinear
+from minirt.model.fast_cpu import KNOWN_LINEARS, LINEARS, CpuForward, PackedLinear
 from minirt.request import Sequence
 
 PARTS = ("linears", "RoPE, attention", "norm, SiLU", "LM head", "sampling", "batch", "engine", "rest")
@@ -113,8 +113,7 @@ def prompt_batch(tokens: int) -> ForwardBatch:
 
 def packed_linears(lm: minirt.LanguageModel) -> list[PackedLinear]:
     """The model's products in their order; none where the weights are not packed."""
-    names = ("qkv", "o", "gate_up", "down")
-    all_of_them = [getattr(layer, name) for layer in lm.decoder.layers for name in names] + [lm.decoder.head]
+    all_of_them = [f for layer in lm.decoder.layers for f in LINEARS(layer)] + [lm.decoder.head]
     return [f for f in all_of_them if isinstance(f, PackedLinear)]
 
 

@@ -49,13 +49,13 @@ class PagedKV:
         self.values[layer].flatten(0, 1).index_copy_(0, meta.slots, v)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class PrefillRow:
     """One row that computes several positions: first:last of the flat batch.
 
     start tokens were in the cache before, context are once this forward has written; table [W] int32 (on the host) names
-    its blocks. A row with nothing in the cache before needs no more. Otherwise blocks holds their ids on the device, and
-    mask [last - first, context] says which tokens each position sees.
+    its blocks. A row with nothing in the cache before needs no more. What only torch's attention over an earlier part
+    needs, on `device`, is made when asked for.
     """
 
     first: int
@@ -63,8 +63,19 @@ class PrefillRow:
     context: int
     start: int
     table: Tensor
-    blocks: Tensor | None = None
-    mask: Tensor | None = None
+    block_size: int
+    device: torch.device
+
+    @cached_property
+    def blocks(self) -> Tensor:
+        """[blocks of the context] int64: their ids."""
+        return self.table[: -(-self.context // self.block_size)].to(self.device, torch.int64)
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """[last - first, context]: which tokens each position sees."""
+        at = torch.arange(self.start, self.start + self.last - self.first, device=self.device)
+        return torch.arange(self.context, device=self.device) <= at[:, None]
 
 
 @dataclass(eq=False)
@@ -117,13 +128,8 @@ def make_meta(a: BatchArrays, block_size: int, device: torch.device) -> Attentio
     for i in range(n, len(a.context_lens)):
         first, last, context = int(a.query_start[i]), int(a.query_start[i + 1]), int(a.context_lens[i])
         start = int(a.positions[first])
-        row = PrefillRow(first, last, context, start, torch.from_numpy(a.block_tables[i]))
-        if start:
-            ids = a.block_tables[i, : -(-context // block_size)]
-            row.blocks = torch.from_numpy(ids).to(device, torch.int64)
-            at = torch.arange(start, start + last - first, device=device)
-            row.mask = torch.arange(context, device=device) <= at[:, None]
-        rows.append(row)
+        table = torch.from_numpy(a.block_tables[i])
+        rows.append(PrefillRow(first, last, context, start, table, block_size, device))
     return AttentionMeta(
         torch.from_numpy(a.slot_mapping).to(device), a.has_padding, block_size, n,
         torch.from_numpy(tables).to(device), torch.from_numpy(a.context_lens[:n]).to(device), longest, rows,
@@ -145,7 +151,7 @@ def attend_prompts(q: Tensor, k: Tensor, v: Tensor, kv: PagedKV, layer: int, met
     """paged_attention's part for the rows that compute several positions, written to their places in out."""
     for row in meta.prefill:
         span = slice(row.first, row.last)
-        if row.blocks is None:
+        if not row.start:
             out[span] = _row(q[span], k[span], v[span], None)
         else:
             past_k = kv.keys[layer][row.blocks].flatten(0, 1)[: row.context]

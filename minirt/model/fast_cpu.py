@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .attention import AttentionMeta, PagedKV, attend_prompts, paged_attention
 from .cpu_kernels import FEW_ROWS, KERNEL_DTYPES, KEYS, TILE, Kernels, Step, kernels
-from .decoder import Decoder, Layer, Linear
+from .decoder import Decoder, Linear, RMSNorm
 from .sampling import greedy
 
 
@@ -175,8 +175,8 @@ class CpuForward:
         for layer in d.layers:
             lib.add_rms_norm(step, delta, layer.attn_norm.weight.data_ptr())
             qkv = layer.qkv(normed)
-            if layer.q_norm is not None:
-                self._norm_heads(layer, qkv)
+            if layer.q_norm is not None and layer.k_norm is not None:
+                self._norm_heads(qkv, layer.q_norm, layer.k_norm)
             lib.attend(step, qkv.data_ptr(), layer.index)
             if meta.prefill:
                 self._attend_prompts(step, qkv, kv, layer.index, meta, attended)
@@ -203,13 +203,12 @@ class CpuForward:
             meta.tables.shape[1], stride, keys.stride(0), c.norm_eps, c.head_dim**-0.5, torch.get_num_threads(),
         )  # fmt: skip
 
-    def _norm_heads(self, layer: Layer, qkv: Tensor) -> None:
+    def _norm_heads(self, qkv: Tensor, q_norm: RMSNorm, k_norm: RMSNorm) -> None:
         """Qwen3's norms of query and key heads, in place."""
         c = self.decoder.config
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = qkv[:, : c.q_size], qkv[:, c.q_size : c.q_size + c.kv_size]
-            q.copy_(layer.q_norm(q.unflatten(1, (-1, c.head_dim))).flatten(1))
-            k.copy_(layer.k_norm(k.unflatten(1, (-1, c.head_dim))).flatten(1))
+        q, k = qkv[:, : c.q_size], qkv[:, c.q_size : c.q_size + c.kv_size]
+        q.copy_(q_norm(q.unflatten(1, (-1, c.head_dim))).flatten(1))
+        k.copy_(k_norm(k.unflatten(1, (-1, c.head_dim))).flatten(1))
 
     def _attend_prompts(
         self, step: Step, qkv: Tensor, kv: PagedKV, layer: int, meta: AttentionMeta, out: Tensor

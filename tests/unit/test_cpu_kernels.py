@@ -110,7 +110,10 @@ def test_prompts_against_plain_attention(start: int, count: int, size: float, th
     qkv = torch.randn(3 + count + 2, c.num_heads + 2 * c.num_kv_heads, c.head_dim, generator=generator).bfloat16()
     blocks = torch.randperm(62, generator=generator).to(torch.int32)
     short, long = blocks[:1], blocks[1 : 1 + -(-context // BLOCK)]
-    rows = [attention.PrefillRow(0, 3, 3, 0, short), attention.PrefillRow(3, 3 + count + 2, context, start, long)]
+    rows = [
+        attention.PrefillRow(0, 3, 3, 0, short, BLOCK, qkv.device),
+        attention.PrefillRow(3, 3 + count + 2, context, start, long, BLOCK, qkv.device),
+    ]
     expected = [one_prompt(floats(kv), table, qkv[i : i + n, : c.num_heads], at) for table, i, n, at in
                 ((short, 0, 3, 0), (long, 3, count, start))]  # fmt: skip
     width = torch.full((2, len(long)), 0, dtype=torch.int32)
