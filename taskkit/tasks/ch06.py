@@ -13,12 +13,11 @@ from ..drawing import blocks
 from ..free import Free
 from ..guess import Predict
 from ..kinds import Choice, Code, Derive, Judged
-from ..pictures import beside, player
 from ..task import Attempt, Task
 from ..texts import say
 from ..verdict import Unanswered, Wrong
-from ..view import Card, Plain, short
-from .toysched import EvictsOldest, check_jobs, guarded, is_missing, serve, two_parts
+from ..view import Card
+from .toysched import EvictsOldest, check_jobs, draw_mended, is_missing, serve, serve_guarded, two_parts
 
 A100, LLAMA = roofline.get_hardware("A100-80GB"), roofline.get_model("Llama-3-8B")
 
@@ -195,7 +194,7 @@ def _thrash_then_calm(answer: Any, attempt: Attempt) -> dict[str, Any]:
         raise Unanswered
     computed = needed = steps = alone = 0
     for given in [list(jobs), *hidden_jobs()]:
-        run = guarded(policy, attempt, lambda p, g=given: serve(p, g, BLOCKS, SLOTS), Plain(f"jobs={short(given)}"))  # type: ignore[misc]
+        run = serve_guarded(policy, attempt, given, BLOCKS, SLOTS)
         if any(o.finish_reason != "length" for o in run.outputs):
             raise Wrong("gives_up", [("input", given)])
         computed, needed = computed + run.metrics.computed_tokens, needed + _needed(given)
@@ -212,10 +211,7 @@ def _draw_thrash(answer: Any, attempt: Attempt) -> Any:
     jobs, policy = ([(12, 20)] * 4, None) if answer is None else two_parts(answer)
     check_jobs(jobs, 8, BLOCKS)
     before = serve(EvictsOldest(), jobs, BLOCKS, SLOTS)
-    if is_missing(policy):
-        return player(before)
-    after = guarded(policy, attempt, lambda p: serve(p, jobs, BLOCKS, SLOTS), Plain(f"jobs={short(jobs)}"))
-    return beside(before, after, ("evicts-oldest", say("show.you")))
+    return draw_mended(before, "evicts-oldest", policy, attempt, jobs, BLOCKS, SLOTS)
 
 
 def _swap() -> float:

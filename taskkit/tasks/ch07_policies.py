@@ -19,9 +19,11 @@ from .toysched import (
     ShortestFirst,
     TakesEveryone,
     check_jobs,
+    draw_mended,
     guarded,
     is_missing,
     serve,
+    serve_guarded,
     serve_or_stall,
     two_parts,
 )  # fmt: skip
@@ -46,7 +48,7 @@ def stall_then_mend(answer: Any, attempt: Attempt) -> dict[str, Any]:
     hidden = [[(rng.randint(1, 24), rng.randint(1, 8)) for _ in range(rng.randint(3, 6))] for _ in range(12)]
     steps = alone = 0
     for given in [list(jobs), *hidden]:
-        run = guarded(policy, attempt, lambda p, g=given: serve(p, g, BLOCKS, SLOTS), Plain(f"jobs={short(given)}"))  # type: ignore[misc]
+        run = serve_guarded(policy, attempt, given, BLOCKS, SLOTS)
         if any(o.finish_reason != "length" for o in run.outputs):
             raise Wrong("gives_up", [("input", given)])
         steps, alone = steps + len(run.trace), alone + sum(-(-p // BLOCK) + o - 1 for p, o in given)
@@ -60,10 +62,7 @@ def draw_stall(answer: Any, attempt: Attempt) -> Any:
     jobs, policy = ([(12, 2)] * 2, None) if answer is None else two_parts(answer)
     check_jobs(jobs, 6, BLOCKS)
     before = serve_or_stall(TakesEveryone(), jobs, BLOCKS, SLOTS)
-    if is_missing(policy):
-        return player(before)
-    after = guarded(policy, attempt, lambda p: serve(p, jobs, BLOCKS, SLOTS), Plain(f"jobs={short(jobs)}"))
-    return beside(before, after, ("takes-everyone", say("show.you")))
+    return draw_mended(before, "takes-everyone", policy, attempt, jobs, BLOCKS, SLOTS)
 
 
 # -- 07.6: a policy that starves --------------------------------------------------------------------------------

@@ -14,8 +14,11 @@ import minirt
 from minirt import workloads
 from minirt.policies.base import State, StepPlan
 
+from ..pictures import beside, player
 from ..task import Attempt
+from ..texts import say
 from ..verdict import Stopped, Unanswered, Wrong
+from ..view import Plain, short
 
 BLOCK = 4  # tokens
 
@@ -126,6 +129,18 @@ def guarded(policy: Any, attempt: Attempt, run: Callable[[Any], Any], shown: Any
     if out.kind != "ok":
         raise Stopped(out)
     return out.value
+
+
+def serve_guarded(policy: Any, attempt: Attempt, jobs: Any, blocks: int, slots: int) -> Any:
+    """serve() on the learner's policy, guarded, the jobs named where it fails."""
+    return guarded(policy, attempt, lambda p: serve(p, jobs, blocks, slots), Plain(f"jobs={short(jobs)}"))
+
+
+def draw_mended(before: Any, name: str, policy: Any, attempt: Attempt, jobs: Any, blocks: int, slots: int) -> Any:
+    """A "break it" task's show(): the run of the policy that was broken, beside it the learner's once there is one."""
+    if is_missing(policy):
+        return player(before)
+    return beside(before, serve_guarded(policy, attempt, jobs, blocks, slots), (name, say("show.you")))
 
 
 def is_missing(policy: Any) -> bool:
