@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,14 +21,7 @@ from taskkit.store import FILE, Store
 from taskkit.units import parse
 from taskkit.verdict import TaskError, Wrong
 
-
-@pytest.fixture(autouse=True)
-def store() -> Iterator[Store]:
-    kept = Store(None)
-    taskkit.use(kept)
-    taskkit.reset("all")  # a prediction that another test locked
-    yield kept
-    taskkit.use(None)
+pytestmark = pytest.mark.usefixtures("store")
 
 
 # -- guard ---------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,7 @@ import minirt
 import taskkit
 from taskkit.store import FILE, Store
 
-
-@pytest.fixture(autouse=True)
-def store() -> Iterator[Store]:
-    kept = Store(None)
-    taskkit.use(kept)
-    taskkit.reset("all")  # a prediction that another test locked
-    yield kept
-    taskkit.use(None)
+pytestmark = pytest.mark.usefixtures("store")
 
 
 def test_what_show_cannot_draw_is_said(capsys: pytest.CaptureFixture[str]) -> None:

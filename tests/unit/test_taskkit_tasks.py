@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,14 +13,7 @@ from taskkit.store import Store
 from taskkit.texts import Text, fill
 from taskkit.verdict import TaskError
 
-
-@pytest.fixture(autouse=True)
-def store() -> Iterator[Store]:
-    kept = Store(None)
-    taskkit.use(kept)
-    taskkit.reset("all")  # a prediction that another test locked
-    yield kept
-    taskkit.use(None)
+pytestmark = pytest.mark.usefixtures("store")
 
 
 # -- tasks -----------------------------------------------------------------------------------------
